@@ -1,0 +1,71 @@
+"""Canonical CBOR: one value, one encoding.
+
+The subset: ``None``, ``bool``, 64-bit integers, text, bytes, lists, and maps whose keys are text in bytewise order
+of their UTF-8. No floats, no tags, no indefinite lengths. The decoder accepts only what re-encodes to the same
+bytes, which refuses duplicate keys, other orders and non-minimal lengths in one stroke.
+
+Spec: docs/format.md §2.
+"""
+
+from typing import Any
+
+import cbor2
+
+from .errors import Corrupt, Incompatible
+from .ids import Buffer
+from .limits import MAX_NESTING
+
+Node = Any
+"""``None | bool | int | str | bytes | list[Node] | dict[str, Node]``; spelled out it costs mypy a recursive alias."""
+
+_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
+
+
+def encode(node: Node) -> bytes:
+    """Encode ``node``, sorting map keys.
+
+    Raises:
+        Incompatible: ``node`` holds something outside the subset, or nests deeper than ``MAX_NESTING``.
+    """
+    return cbor2.dumps(_ordered(node, MAX_NESTING))
+
+
+def decode(data: Buffer, what: str = "object") -> Node:
+    """Decode canonical CBOR.
+
+    Args:
+        data: the encoding, whole.
+        what: named in the error.
+
+    Raises:
+        Corrupt: not CBOR, not the subset, or not the canonical encoding of what it says.
+    """
+    try:
+        node = cbor2.loads(data)
+        again = encode(node)
+    except Exception as error:  # a decoder fed hostile bytes may raise anything; to the caller it is one fault
+        raise Corrupt(f"{what}: not canonical CBOR ({error})") from error
+    if again != data:
+        raise Corrupt(f"{what}: not the canonical encoding of its content")
+    return node
+
+
+def _ordered(node: Node, depth: int) -> Node:
+    """Check ``node`` against the subset and return it with its map keys in order."""
+    kind = type(node)
+    if kind is str or kind is bytes or kind is bool or node is None:
+        return node
+    if kind is int:
+        if not _INT_MIN <= node <= _INT_MAX:
+            raise Incompatible(f"integer {node} does not fit 64 bits")
+        return node
+    if depth == 0:
+        raise Incompatible(f"nested deeper than {MAX_NESTING} levels")
+    if kind is list:
+        return [_ordered(child, depth - 1) for child in node]
+    if kind is dict:
+        if not all(type(key) is str for key in node):
+            raise Incompatible("map keys must be text")
+        keys = sorted(node, key=str.encode)
+        return {key: _ordered(node[key], depth - 1) for key in keys}
+    raise Incompatible(f"{kind.__name__} has no canonical encoding")

@@ -1,0 +1,107 @@
+"""The error tree, grouped by what a handler would do.
+
+Every error has a stable ``kind`` (for programs), an ``exit_code`` (for the CLI), its attributes by name, and a
+message that says what, where, and what to do next. All of them survive pickling: they cross processes.
+"""
+
+from typing import Any, ClassVar
+
+
+class MoonclipError(Exception):
+    """Base of everything this project raises on purpose.
+
+    Attributes:
+        kind: stable machine-readable name of the class of fault.
+        exit_code: what the CLI exits with.
+        details: structured facts (ids as hex text, paths as text, numbers).
+    """
+
+    kind: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.details))
+
+
+def _rebuild(cls: type[MoonclipError], message: str, details: dict[str, Any]) -> MoonclipError:
+    return cls(message, **details)
+
+
+class NotFound(MoonclipError, KeyError):
+    """A revision, object, tensor, item, branch or tag does not exist. Give another name."""
+
+    kind = "not-found"
+
+
+class StoreNotFound(NotFound, FileNotFoundError):
+    """There is no store at this path. Make one (``moonclip init``) or name another."""
+
+    kind = "store-not-found"
+
+
+class Ambiguous(NotFound):
+    """An id prefix names several commits; ``details["candidates"]`` lists them."""
+
+    kind = "ambiguous"
+
+
+class Conflict(MoonclipError):
+    """A ref moved or a name is taken. Look at the new state, then try again."""
+
+    kind = "conflict"
+
+
+class Corrupt(MoonclipError):
+    """Stored bytes are not what they should be. The message names object, pack and offset."""
+
+    kind = "corrupt"
+
+
+class Incompatible(MoonclipError, ValueError):
+    """A format, dtype, shape, type or name that does not fit. Nothing was changed."""
+
+    kind = "incompatible"
+
+
+class Busy(MoonclipError):
+    """Somebody else holds what this needs (a lock, an index being rebuilt). Try again later."""
+
+    kind = "busy"
+
+
+class ReadOnly(MoonclipError, PermissionError):
+    """The store cannot be written from here (permissions or a read-only file system)."""
+
+    kind = "read-only"
+
+
+class RemoteError(MoonclipError):
+    """A remote could not be used: authentication, availability, or a feature it lacks."""
+
+    kind = "remote"
+
+
+class Unsafe(MoonclipError):
+    """Decoding this would run code (pickle, an unknown class). Opt in by name if you trust its source."""
+
+    kind = "unsafe"
+
+
+class StateChanged(MoonclipError):
+    """A tensor was altered while it was being captured. Nothing was committed."""
+
+    kind = "state-changed"
+
+
+class SaveFailed(MoonclipError):
+    """A background save failed; ``__cause__`` is the original error and ``details["step"]`` its step."""
+
+    kind = "save-failed"
