@@ -1,0 +1,1 @@
+"""What developers run: the demo, the benches, fault injection. Not part of the distribution."""
