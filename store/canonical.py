@@ -27,7 +27,10 @@ def encode(node: Node) -> bytes:
     Raises:
         Incompatible: ``node`` holds something outside the subset, or nests deeper than ``MAX_NESTING``.
     """
-    return cbor2.dumps(_ordered(node, MAX_NESTING))
+    try:
+        return cbor2.dumps(_ordered(node, MAX_NESTING))
+    except UnicodeEncodeError as error:  # a lone surrogate
+        raise Incompatible(f"text {error.object!r} cannot be written as UTF-8") from None
 
 
 def decode(data: Buffer, what: str = "object") -> Node:
@@ -40,14 +43,41 @@ def decode(data: Buffer, what: str = "object") -> Node:
     Raises:
         Corrupt: not CBOR, not the subset, or not the canonical encoding of what it says.
     """
+    node = parse(data, what)
     try:
-        node = cbor2.loads(data)
         again = encode(node)
-    except Exception as error:  # a decoder fed hostile bytes may raise anything; to the caller it is one fault
+    except Incompatible as error:
         raise Corrupt(f"{what}: not canonical CBOR ({error})") from error
     if again != data:
         raise Corrupt(f"{what}: not the canonical encoding of its content")
     return node
+
+
+def parse(data: Buffer, what: str) -> Node:
+    """Decode CBOR without the canonical check: for callers that re-encode what they make of it and compare.
+
+    Raises:
+        Corrupt: not CBOR, nested too deep, or with tags, which could run code or multiply a few bytes into gigabytes.
+    """
+    try:
+        return cbor2.loads(
+            data,
+            tag_hook=_refuse,
+            semantic_decoders=_NO_TAGS,
+            max_depth=MAX_NESTING,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+        )
+    except Exception as error:
+        raise Corrupt(f"{what}: not canonical CBOR ({error})") from error
+
+
+def _refuse(*_: object) -> Node:
+    raise Corrupt("a tag")
+
+
+_NO_TAGS = dict.fromkeys([*range(1024), 1004, 43000, 55799], _refuse)
+"""The tags that the library decodes by itself, shared references among them, and room for those to come."""
 
 
 def _ordered(node: Node, depth: int) -> Node:

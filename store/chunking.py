@@ -20,16 +20,14 @@ _BLOB_MAX_BYTES = 1 * MIB
 def grid_rows(row_count: int, row_bytes: int) -> list[int]:
     """Boundaries along dim 0, from 0 to ``row_count``, where ``torch.chunk`` would cut for 2, 4 and 8 ranks.
 
-    A world size is left out when it would leave a part below ``MIN_GRID_PART_BYTES``.
+    A world size counts only where its ranks' parts are at least ``MIN_GRID_PART_BYTES``. Boundaries of several world
+    sizes may lie close together on uneven dims: a few small chunks are the price for sharing with each of them.
     """
     bounds = {0, row_count}
     for world_size in RANK_GRID:
         rows_per_rank = -(-row_count // world_size)
-        wider = bounds | set(range(rows_per_rank, row_count, rows_per_rank)) if rows_per_rank else bounds
-        smallest_rows = min((after - before for before, after in pairwise(sorted(wider))), default=0)
-        if smallest_rows * row_bytes < MIN_GRID_PART_BYTES:
-            break
-        bounds = wider
+        if rows_per_rank * row_bytes >= MIN_GRID_PART_BYTES:
+            bounds.update(range(rows_per_rank, row_count, rows_per_rank))
     return sorted(bounds)
 
 
@@ -63,7 +61,7 @@ def blob_cuts(data: Buffer) -> tuple[int, ...]:
     """
     view = memoryview(data)
     if len(view) <= _BLOB_MIN_BYTES:
-        return (len(view),) if len(view) else ()
+        return (len(view),) if view else ()
     return tuple(_content_defined(view))
 
 

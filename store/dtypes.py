@@ -40,7 +40,7 @@ class Element(IntEnum):
     def exponent_bits(self) -> tuple[int, int]:
         """First and last bit of the grouping key in the *base's* word, or ``(0, -1)`` for integers.
 
-        One-byte floats use the whole byte.
+        A key is at most eight bits: one-byte floats use the whole byte, fp64 the low eight bits of its exponent.
         """
         return _EXPONENT_BITS[self]
 
@@ -66,7 +66,7 @@ _EXPONENT_BITS: Final = {
     Element.BF16: (7, 14),
     Element.FP16: (10, 14),
     Element.FP32: (23, 30),
-    Element.FP64: (52, 62),
+    Element.FP64: (52, 59),
 }
 
 

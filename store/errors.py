@@ -83,22 +83,10 @@ class ReadOnly(MoonclipError, PermissionError):
     kind = "read-only"
 
 
-class RemoteError(MoonclipError):
-    """A remote could not be used: authentication, availability, or a feature it lacks."""
-
-    kind = "remote"
-
-
 class Unsafe(MoonclipError):
     """Decoding this would run code (pickle, an unknown class). Opt in by name if you trust its source."""
 
     kind = "unsafe"
-
-
-class StateChanged(MoonclipError):
-    """A tensor was altered while it was being captured. Nothing was committed."""
-
-    kind = "state-changed"
 
 
 class SaveFailed(MoonclipError):

@@ -51,8 +51,12 @@ def decode(data: Buffer, what: str = "value") -> Plain:
     Raises:
         Corrupt: ``data`` is not the canonical encoding of a plain value.
     """
-    value = from_node(canonical.decode(data, what), what)
-    if encode(value) != data:
+    value = from_node(canonical.parse(data, what), what)
+    try:
+        again = encode(value)
+    except Incompatible as error:
+        raise Corrupt(f"{what}: not a plain value ({error})") from error
+    if again != data:
         raise Corrupt(f"{what}: not the canonical encoding of its value")
     return value
 

@@ -1,0 +1,77 @@
+"""Where things lie inside a store's directory, and what its ``format`` file says.
+
+Spec: docs/format.md §1.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .errors import Incompatible, StoreNotFound
+
+FEATURES: Final = frozenset({"moonclip-1"})
+"""What this version reads, writes and collects. A change that an older version must not touch adds a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths of one store."""
+
+    root: Path
+
+    @property
+    def format(self) -> Path:
+        """Feature lists; the last file that making a store writes."""
+        return self.root / "format"
+
+    @property
+    def config(self) -> Path:
+        """Settings of this store, JSON."""
+        return self.root / "config"
+
+    @property
+    def packs(self) -> Path:
+        """Packs, and under ``tmp-`` names those in the making."""
+        return self.root / "packs"
+
+    @property
+    def writers(self) -> Path:
+        """Leases."""
+        return self.root / "writers"
+
+
+def encode_format() -> bytes:
+    """The ``format`` file of a new store."""
+    needs = sorted(FEATURES)
+    return (json.dumps({"read": needs, "write": needs, "gc": needs}, indent=2) + "\n").encode()
+
+
+def check_format(root: Path, data: bytes, purpose: str) -> None:
+    """Refuse a store that needs what this version lacks.
+
+    Args:
+        root: named in the error.
+        data: content of the ``format`` file.
+        purpose: ``"read"``, ``"write"`` or ``"gc"``.
+
+    Raises:
+        Incompatible: the store needs unknown features, or the file is not a ``format`` file.
+    """
+    try:
+        needed = set(json.loads(data)[purpose])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Incompatible(f"{root}/format is not a Moonclip format file ({error})", path=str(root)) from error
+    unknown = sorted(needed - FEATURES)
+    if unknown:
+        raise Incompatible(
+            f"the store at {root} needs {', '.join(map(repr, unknown))} to {purpose}, which this version does not know;"
+            f" nothing was changed; use a newer Moonclip",
+            path=str(root),
+            features=unknown,
+        )
+
+
+def not_a_store(root: Path) -> StoreNotFound:
+    """The error for a path that holds no store."""
+    return StoreNotFound(f"no store at {root}; make one with `moonclip -C {root} init`", path=str(root))
