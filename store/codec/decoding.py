@@ -1,0 +1,121 @@
+"""Payload of planes → words. Whatever the payload says is checked before a kernel sees it.
+
+Spec: docs/format.md §5.
+"""
+
+import numpy as np
+
+from .. import kernels, whole
+from ..dtypes import Element
+from ..errors import Corrupt
+from ..kernels.reference import KEYS, Bytes, Counts, Words
+from . import Transform
+from .payload import MIN_COLUMNS, Coding, Plane, mapping_of, row_count, unpack
+from .words import NO_CURSORS, NO_KEYS, bytes_of, frozen, scratch_keys, words_of
+
+
+def decode_words(
+    transform: Transform,
+    grouped: bool,  # noqa: FBT001 - as in an object's header
+    element: Element,
+    payload: memoryview,
+    base: memoryview | None,
+    out: memoryview,
+) -> None:
+    """Decode a payload of planes; see :func:`store.codec.decode`.
+
+    Raises:
+        Corrupt: the payload, or the base, does not fit.
+    """
+    word_count, rest = divmod(len(out), element.width_bytes)
+    if rest or not word_count:
+        raise Corrupt(f"{len(out)} bytes are no whole words of {element.width_bytes}")
+    base_words = _base_words(transform, element, base, len(out))
+    has_context = grouped and not transform.needs_base
+    columns, stored = unpack(payload, element.width_bytes, has_context=has_context)
+    codes = _codes(stored.pop(), columns, word_count) if has_context else None
+    grouped_planes = sum(1 << number for number, plane in enumerate(stored) if plane.grouped)
+    if grouped != (grouped_planes != 0):
+        raise Corrupt("header and planes disagree on whether there are groups")
+    keys, cursors = NO_KEYS, NO_CURSORS
+    if grouped:
+        keys, counts = group_keys(element, base_words, codes, columns, word_count)
+        cursors = starts(counts)
+    planes = tuple(_content(plane, word_count) for plane in stored)
+    words, is_copy = _target(out, element)
+    base_or_any = base_words if base_words is not None else frozen(words)
+    mapping = mapping_of(transform, element)
+    kernels.current(len(out)).join(planes, base_or_any, mapping, keys, cursors, grouped_planes, words)
+    if is_copy:
+        out[:] = words.tobytes()
+
+
+def group_keys(
+    element: Element, base: Words | None, codes: Bytes | None, columns: int, word_count: int
+) -> tuple[Bytes, Counts]:
+    """Keys of every word, from the base or else from the context's codes, and how many words have each key.
+
+    The keys live in the thread's scratch.
+
+    Raises:
+        Corrupt: integers, which are never grouped.
+    """
+    if not element.is_float:
+        raise Corrupt("integers are never grouped")
+    keys, counts = scratch_keys(word_count), np.empty(KEYS, np.int64)
+    kernel = kernels.current(word_count)
+    if codes is not None:
+        kernel.context_keys(codes, columns, keys, counts)
+    elif base is not None:
+        first_bit, mask = exponent_field(element)
+        kernel.exponent_keys(base, first_bit, mask, keys, counts)
+    return keys, counts
+
+
+def exponent_field(element: Element) -> tuple[int, int]:
+    """Lowest bit of the exponent in a word, and the mask of the bits from there."""
+    first_bit, last_bit = element.exponent_bits
+    return first_bit, (1 << (last_bit - first_bit + 1)) - 1
+
+
+def starts(counts: Counts) -> Counts:
+    """Where each key's group starts."""
+    return np.asarray(np.cumsum(counts) - counts)
+
+
+def _base_words(transform: Transform, element: Element, base: memoryview | None, raw_bytes: int) -> Words | None:
+    if not transform.needs_base:
+        if base is not None:
+            raise Corrupt("an encoding without a base was given one")
+        return None
+    if base is None or len(base) != raw_bytes:
+        raise Corrupt(f"base of {0 if base is None else len(base)} bytes for a chunk of {raw_bytes}")
+    return words_of(base, element)
+
+
+def _codes(plane: Plane, columns: int, word_count: int) -> Bytes:
+    if not MIN_COLUMNS <= columns <= word_count:
+        raise Corrupt(f"a context of {columns} columns for {word_count} words")
+    if plane.grouped:
+        raise Corrupt("context codes have no groups")
+    return _content(plane, row_count(word_count, columns) + columns)
+
+
+def _content(plane: Plane, size_bytes: int) -> Bytes:
+    """A plane's bytes: a view of the payload where it is raw."""
+    body = memoryview(plane.body[0])
+    if plane.coding == Coding.CONSTANT:
+        return frozen(np.full(size_bytes, body[0], np.uint8))
+    if plane.coding == Coding.RAW:
+        if len(body) != size_bytes:
+            raise Corrupt(f"raw plane of {len(body)} bytes where {size_bytes} belong")
+        return bytes_of(body)
+    return bytes_of(whole.decompress(body, size_bytes, "byte plane"))
+
+
+def _target(out: memoryview, element: Element) -> tuple[Words, bool]:
+    """Words to decode into, and whether they must be copied to ``out`` (which is not aligned)."""
+    words = np.frombuffer(out, np.dtype(f"<u{element.width_bytes}"))
+    if words.flags.aligned:
+        return words, False
+    return np.empty(len(words), words.dtype), True
