@@ -1,0 +1,42 @@
+"""Ballast: disk space held back, so that a full disk can be freed.
+
+Deleting takes space too: index transactions and reflog lines are written before anything is unlinked. On a full file
+system the ballast is what pays for them.
+"""
+
+from pathlib import Path
+
+from .files import Files
+from .limits import BALLAST_BYTES
+
+
+class Ballast:
+    """The file ``ballast`` of the store at ``root``."""
+
+    def __init__(self, root: Path, files: Files) -> None:
+        self._path = root / "ballast"
+        self._files = files
+
+    def ensure(self) -> None:
+        """Have the ballast in place, durably; if it is there already nothing is done.
+
+        Raises:
+            OSError: there is too little space, or the store cannot be written.
+        """
+        if self._size_bytes() != BALLAST_BYTES:
+            self.release()  # What an interrupted making left.
+            self._files.allocate(self._path, BALLAST_BYTES)
+
+    def release(self) -> int:
+        """Give the space up and return how many bytes that were; 0 if there is no ballast.
+
+        Raises:
+            OSError: the store cannot be written.
+        """
+        size_bytes = self._size_bytes()
+        if self._files.exists(self._path):
+            self._files.remove(self._path)
+        return size_bytes
+
+    def _size_bytes(self) -> int:
+        return self._files.size(self._path) if self._files.exists(self._path) else 0
