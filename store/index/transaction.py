@@ -1,0 +1,87 @@
+"""LMDB's transaction, with tables.
+
+Tables share LMDB's one unnamed database, by the first byte of their keys: databases with names would have to be opened
+before use, and py-lmdb does that under the writers' lock.
+"""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, NewType, Self
+
+import lmdb
+
+Table = NewType("Table", bytes)
+"""The first byte of a table's keys."""
+
+OBJECTS: Final = Table(b"\x01")
+PACKS: Final = Table(b"\x02")
+NUMBERS: Final = Table(b"\x03")
+COMMITS: Final = Table(b"\x04")
+SEQUENCE: Final = Table(b"\x05")
+
+
+class Transaction:
+    """Ends with the ``with`` block: committed, or aborted by an exception. For one thread.
+
+    Args:
+        transaction: LMDB's. No reference to it may outlive the block, not even in a traceback: the place it holds
+            among the readers would be given away twice if the process forked meanwhile.
+    """
+
+    def __init__(self, transaction: lmdb.Transaction) -> None:
+        self._transaction = transaction
+
+    @property
+    def number(self) -> int:
+        """Of the last transaction that was committed, as far as this one sees."""
+        return self._transaction.id()
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """Value of a key."""
+        value = self._transaction.get(table + key)
+        return None if value is None else bytes(value)
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None:
+        """Set a key."""
+        self._transaction.put(table + key, value)
+
+    def prefixed(self, table: Table, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """Keys that begin with ``prefix``, in order, and their values."""
+        first = table + prefix
+        found: list[tuple[bytes, bytes]] = []
+        with self._transaction.cursor() as cursor:
+            if cursor.set_range(first):
+                for key, value in cursor:
+                    if key[: len(first)] != first:
+                        break
+                    found.append((bytes(key[1:]), bytes(value)))
+        return found
+
+    def items(self, table: Table, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values in key order, from ``first`` on."""
+        with self._transaction.cursor() as cursor:
+            if cursor.set_range(table + first):
+                for key, value in cursor:
+                    if key[:1] != table:
+                        break
+                    yield bytes(key[1:]), bytes(value)
+
+    def last_item(self, table: Table) -> tuple[bytes, bytes] | None:
+        """The greatest key and its value, if there is any."""
+        with self._transaction.cursor() as cursor:
+            found = cursor.prev() if cursor.set_range(bytes([table[0] + 1])) else cursor.last()
+            key, value = (bytes(cursor.key()), bytes(cursor.value())) if found else (b"", b"")
+        return (key[1:], value) if key[:1] == table else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        transaction = self._transaction
+        del self._transaction
+        if error is None:
+            transaction.commit()
+        else:
+            transaction.abort()

@@ -1,0 +1,169 @@
+"""What is read and written within one transaction of the index."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
+from typing import Final
+
+from ..errors import Corrupt, Incompatible
+from ..ids import ID_BYTES, CommitId, ObjectId, PackId
+from ..limits import MAX_CHAIN_DEPTH
+from ..pack import TableEntry
+from .depths import resolve_depths
+from .records import (
+    PACK_NUMBER,
+    SEQUENCE_KEY,
+    BrokenIndex,
+    CommitRow,
+    Place,
+    decode_place,
+    decode_row,
+    encode_place,
+    encode_row,
+    is_good,
+    place_key,
+    seal,
+    unseal,
+)
+from .transaction import COMMITS, NUMBERS, OBJECTS, PACKS, SEQUENCE, Transaction
+
+_LAST: Final = SEQUENCE_KEY.pack(0)
+"""Where the last sequence is kept: keys that are lost at the end of the table would not be missed."""
+
+
+class BasesMissing(Corrupt):
+    """Deltas whose base is nowhere, or whose chain is a cycle; ``details["objects"]`` lists them in hex."""
+
+    kind = "bases-missing"
+
+
+class IndexWriter:
+    """What can be done within one write transaction; valid inside the function that got it."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def places(self, object_id: ObjectId) -> list[Place]:
+        """Good copies of an object, the shallowest first, as this transaction has it."""
+        return places_of(self._transaction, object_id)
+
+    def lacking(self, object_ids: Sequence[ObjectId]) -> list[ObjectId]:
+        """Of some objects, those that have no good copy. Cost: 2 µs each."""
+        prefixed = self._transaction.prefixed
+        pack_of = cache(partial(_pack_of, self._transaction))
+        return [
+            object_id
+            for object_id in object_ids
+            if not any(is_good(key, record, pack_of(key[ID_BYTES:])) for key, record in prefixed(OBJECTS, object_id))
+        ]
+
+    def add_pack(self, pack: PackId, entries: Iterable[TableEntry]) -> None:
+        """Add the places of a pack's objects. A pack that is known already is left as it is.
+
+        Raises:
+            BasesMissing: deltas whose base is nowhere.
+            Incompatible: a chain deeper than ``MAX_CHAIN_DEPTH``.
+        """
+        resolved, too_deep, unresolved = resolve_depths(entries, self._known_depth)
+        if too_deep:
+            name = too_deep[0].id.hex()
+            raise Incompatible(f"object {name}: a delta chain of {MAX_CHAIN_DEPTH + 1}", object=name)
+        if unresolved:
+            raise BasesMissing(
+                f"pack {pack.hex()}: {len(unresolved)} deltas lack their base",
+                objects=[entry.id.hex() for entry in unresolved],
+            )
+        self.add_places(pack, resolved)
+
+    def add_places(self, pack: PackId, resolved: Iterable[tuple[TableEntry, int]]) -> None:
+        """Add places whose depths are known. A pack that is known already is left as it is."""
+        if self._transaction.get(NUMBERS, pack) is not None:
+            return
+        number = self._number_pack(pack)
+        for entry, depth in sorted(resolved, key=lambda each: each[0].id):  # in key order LMDB fills page by page
+            place = Place(pack, entry.offset, entry.stored_bytes, entry.raw_bytes, entry.kind, entry.base, depth)
+            key = place_key(entry.id, number)
+            self._transaction.put(OBJECTS, key, encode_place(key, place, is_bad=False))
+
+    def add_commit(self, row: CommitRow) -> CommitRow:
+        """Add a commit and return its row with the sequence it got; one that is known keeps its own."""
+        known = row_of(self._transaction, row.id)
+        if known is not None:
+            return known
+        sequence = last_sequence(self._transaction) + 1
+        added = CommitRow(row.id, row.parents, row.step, row.time_ns, row.branch, sequence)
+        self._transaction.put(COMMITS, row.id, encode_row(added))
+        key = SEQUENCE_KEY.pack(sequence)
+        self._transaction.put(SEQUENCE, key, seal(key, row.id))
+        self._transaction.put(SEQUENCE, _LAST, seal(_LAST, key))
+        return added
+
+    def mark_bad(self, object_id: ObjectId, pack: PackId) -> None:
+        """Remember that a copy failed its check: it is no copy any more."""
+        number = self._transaction.get(NUMBERS, pack)
+        if number is None:
+            return
+        key = object_id + unseal(pack, number)
+        record = self._transaction.get(OBJECTS, key)
+        if record is not None:
+            place, _ = decode_place(key, record, pack)
+            self._transaction.put(OBJECTS, key, encode_place(key, place, is_bad=True))
+
+    def _known_depth(self, object_id: ObjectId) -> int | None:
+        places = places_of(self._transaction, object_id)
+        return places[0].depth if places else None
+
+    def _number_pack(self, pack: PackId) -> int:
+        last = self._transaction.last_item(PACKS)
+        if last is not None:
+            unseal(*last)  # a garbled number must not be counted on from
+        number: int = PACK_NUMBER.unpack(last[0])[0] + 1 if last is not None else 0
+        key = PACK_NUMBER.pack(number)
+        self._transaction.put(PACKS, key, seal(key, pack))
+        self._transaction.put(NUMBERS, pack, seal(pack, key))
+        return number
+
+
+def places_of(transaction: Transaction, object_id: ObjectId) -> list[Place]:
+    """Good copies of an object, the shallowest first.
+
+    Raises:
+        BrokenIndex: a record is garbled.
+    """
+    good: list[Place] = []
+    for key, record in transaction.prefixed(OBJECTS, object_id):
+        place, is_bad = decode_place(key, record, _pack_of(transaction, key[ID_BYTES:]))
+        if not is_bad:
+            good.append(place)
+    return sorted(good, key=lambda place: place.depth) if len(good) > 1 else good
+
+
+def row_of(transaction: Transaction, commit_id: CommitId) -> CommitRow | None:
+    """The row of a commit.
+
+    Raises:
+        BrokenIndex: the record is garbled.
+    """
+    record = transaction.get(COMMITS, commit_id)
+    return decode_row(commit_id, record) if record is not None else None
+
+
+def last_sequence(transaction: Transaction) -> int:
+    """Sequence of the commit that arrived last, 0 if there is none.
+
+    Raises:
+        BrokenIndex: the record is garbled or lost.
+    """
+    record = transaction.get(SEQUENCE, _LAST)
+    if record is not None:
+        sequence: int = SEQUENCE_KEY.unpack(unseal(_LAST, record))[0]
+        return sequence
+    if transaction.last_item(SEQUENCE) is not None:
+        raise BrokenIndex("index: how many commits there are is lost; run `moonclip reindex`")
+    return 0
+
+
+def _pack_of(transaction: Transaction, number: bytes) -> PackId:
+    record = transaction.get(PACKS, number)
+    if record is None:
+        raise BrokenIndex(f"index: no pack has number {number.hex()}; run `moonclip reindex`")
+    return PackId(unseal(number, record))
