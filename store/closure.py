@@ -1,0 +1,78 @@
+"""Whether everything a commit reaches is here: the check behind every publication and every ref that moves.
+
+A commit is *closed* when its trees, their chunks and the delta bases of those all have good copies. What the trees of
+a closed commit hold need not be looked at again: only what is new is checked.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from .ids import ObjectId, TreeId
+from .index import Place
+from .objects import Commit, TreeNode
+
+Load = Callable[[TreeId], TreeNode]
+
+
+def missing_objects(
+    commit: Commit,
+    load: Load,
+    lacking: Callable[[Sequence[ObjectId]], Sequence[ObjectId]],
+    closed: Collection[TreeId] = (),
+) -> list[ObjectId]:
+    """Objects that the commit reaches and that are not here, bases aside.
+
+    Args:
+        commit: the commit.
+        load: reads a tree object; called only for trees that are here.
+        lacking: of some ids, those that have no good copy.
+        closed: trees known to be complete, with all below them.
+
+    Cost: one look-up for each chunk of each tree that is not in ``closed``.
+    """
+    missing: list[ObjectId] = []
+    seen: set[TreeId] = set(closed)
+    waiting = [tree for tree in commit.items.values() if tree not in seen]
+    while waiting:
+        absent = set(lacking(waiting))
+        missing += absent
+        nodes = [load(tree) for tree in waiting if tree not in absent]
+        seen.update(waiting)
+        missing += lacking([chunk for node in nodes for chunk in _chunks(node)])
+        below = {subtree.tree for node in nodes for subtree in node.subtrees}
+        waiting = sorted(below - seen)
+    return missing
+
+
+def trees_below(commit: Commit, load: Load) -> Iterator[TreeId]:
+    """All tree objects of a commit, roots first."""
+    for root in commit.items.values():
+        yield root
+        yield from (subtree.tree for subtree in load(root).subtrees)
+
+
+def is_readable(object_id: ObjectId, places: Callable[[ObjectId], Sequence[Place]]) -> bool:
+    """Whether an object has a good copy, and so has each delta base below that.
+
+    A copy whose base is lost is as good as lost: it must neither spare a save from storing the object again nor be
+    what another object is stored against.
+
+    Args:
+        object_id: the object.
+        places: good copies of an object, each by itself.
+
+    Cost: one look-up, and one for each delta base.
+    """
+    seen: set[ObjectId] = set()
+
+    def look(sought: ObjectId) -> bool:
+        if sought in seen:  # has failed, or leads back to what is being looked at: no way to read it
+            return False
+        seen.add(sought)
+        return any(place.base is None or look(place.base) for place in places(sought))
+
+    return look(object_id)
+
+
+def _chunks(node: TreeNode) -> Iterator[ObjectId]:
+    for _, entry in node.entries:
+        yield from entry.chunks

@@ -1,0 +1,333 @@
+"""A store, opened: what the layers above call.
+
+    with Repository.open("checkpoints") as repo:
+        commit = repo.commit(repo.resolve("main~2"))
+        weight = repo.read_tensor(repo.tree(commit, "model")["fc.weight"])
+
+Safe to share between threads. After a fork parent and child may both go on using it, and several processes may hold
+one store open.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from . import history, values
+from .ballast import Ballast
+from .closure import missing_objects
+from .entries import TensorEntry, ValueEntry
+from .errors import Conflict, Corrupt, NotFound, ReadOnly
+from .files import Files
+from .ids import CommitId
+from .index import CommitRow
+from .layout import Layout, check_format, encode_format, not_a_store
+from .leases import acquire_lease
+from .leftovers import remove_leftovers
+from .lookup import Index, Lookup
+from .objects import Commit
+from .opening import open_index, rebuild_index
+from .packs import PackStore
+from .parallel import Threads, default_thread_count
+from .reader import ObjectReader
+from .refnames import RefName, branch_name
+from .refs import RefStore
+from .resolve import resolve
+from .retrieve import execute, gather, plan_rows, plan_span, plan_value
+from .saving import Saved, Saver, SaveRequest
+from .trees import Tree
+from .values import Plain
+
+DEFAULT_BRANCH = "main"
+
+
+class Repository:
+    """An open store. Made by :meth:`init` or :meth:`open`; a context manager that closes it."""
+
+    def __init__(
+        self, layout: Layout, files: Files, packs: PackStore, refs: RefStore, index: Index, thread_count: int
+    ) -> None:
+        self.layout = layout
+        self.files = files
+        self.packs = packs
+        self.index = index
+        self.refs = refs
+        self.lookup = Lookup(index, packs)
+        self.reader = ObjectReader(self.lookup, packs)
+        self._thread_count = thread_count
+
+    @classmethod
+    def init(
+        cls,
+        path: str | Path,
+        *,
+        branch: str = DEFAULT_BRANCH,
+        files: Files | None = None,
+        thread_count: int | None = None,
+    ) -> "Repository":
+        """Make a store in a directory that has none, and open it.
+
+        Args:
+            path: the directory; made if it does not exist, may hold other things.
+            branch: name of the first branch.
+            files: does the I/O; the local file system unless a test says otherwise.
+            thread_count: threads that encode and decode; as many as there are CPUs if ``None``.
+
+        Raises:
+            Conflict: there is a store already.
+            Incompatible: ``branch`` is no legal name.
+            OSError: it could not be written.
+        """
+        branch_name(branch)  # refused before anything is made
+        files = files or Files()
+        layout = Layout(Path(path).absolute())  # a script may change its working directory
+        if files.exists(layout.format):
+            raise Conflict(f"there is a store at {path} already", path=str(path))
+        for directory in (layout.root, layout.packs, layout.writers):
+            files.make_directory(directory)
+        RefStore(layout.root, files).set_head(branch)
+        Ballast(layout.root, files).ensure()
+        rebuild_index(layout, files, PackStore(files, layout.packs))
+        files.write_atomic(layout.config, (json.dumps({"id": uuid4().hex}) + "\n").encode())
+        files.write_atomic(layout.format, encode_format())
+        return cls.open(path, files=files, thread_count=thread_count)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        read_only: bool = False,
+        files: Files | None = None,
+        thread_count: int | None = None,
+    ) -> "Repository":
+        """Open the store in a directory.
+
+        An index that is missing or broken is rebuilt from the packs. Where the directory cannot be written, one is
+        built in memory and the store can only be read. What writers that died left is removed, if we can write.
+
+        Raises:
+            StoreNotFound: there is none.
+            Incompatible: it needs features that this version lacks; nothing was changed.
+        """
+        files = files or Files()
+        layout = Layout(Path(path).absolute())  # a script may change its working directory
+        try:
+            features = files.read_bytes(layout.format)
+        except (FileNotFoundError, NotADirectoryError):
+            raise not_a_store(layout.root) from None
+        check_format(layout.root, features, "read")
+        if not read_only:
+            check_format(layout.root, features, "write")
+        packs = PackStore(files, layout.packs)
+        refs = RefStore(layout.root, files)
+        index = open_index(layout, files, packs, refs, read_only=read_only)
+        if index.writable:
+            remove_leftovers(layout, files)
+        return cls(layout, files, packs, refs, index, thread_count or default_thread_count())
+
+    # --- naming -----------------------------------------------------------------------------------------------------
+
+    def resolve(self, revision: str, branch: str | None = None) -> CommitId:
+        """The commit that a revision names; see ``store.revisions`` for what can be written.
+
+        Args:
+            revision: what a person typed.
+            branch: short name of the branch that ``@{n}`` and ``step:N`` speak of; ``HEAD``'s if ``None``.
+
+        Raises:
+            NotFound: it names nothing here.
+            Ambiguous: a prefix of several ids.
+            Incompatible: it is no revision.
+        """
+        return resolve(self.lookup, self.refs, revision, branch)
+
+    def log(self, tips: Iterable[CommitId]) -> Iterator[CommitRow]:
+        """Commits that the tips reach, newest first. Holds nothing open between commits."""
+        return history.newest_first(self.lookup, tips)
+
+    def set_ref(self, name: RefName, expected: CommitId | None, new: CommitId, action: str, message: str = "") -> None:
+        """Make or move a branch or tag, to a commit that is whole.
+
+        Args:
+            name: full ref name.
+            expected: what it holds now, ``None`` if it does not exist.
+            new: the commit.
+            action: one lower-case word for the reflog.
+            message: what the reflog tells people.
+
+        Raises:
+            Conflict: it does not hold ``expected``.
+            Corrupt: something that the commit reaches is missing.
+        """
+        self.require_writable()
+        with acquire_lease(self.layout.root, self.files) as lease:
+            lease.add_commit(new)  # from here on gc keeps what is about to be named
+            self._require_closed(new)
+            self.refs.update(name, expected, new, action, message)
+
+    def delete_ref(self, name: RefName, action: str = "delete") -> CommitId:
+        """Remove a branch or tag and return what it held; its reflog stays.
+
+        Raises:
+            NotFound: there is no such ref.
+            Conflict: it moved meanwhile.
+        """
+        self.require_writable()
+        held = self.refs.read(name)
+        if held is None:
+            raise NotFound(f"no {name}", ref=name)
+        self.refs.update(name, held, None, action)
+        return held
+
+    def _require_closed(self, commit_id: CommitId) -> None:
+        commit = self.commit(commit_id)
+        missing = self.index.write(lambda writer: missing_objects(commit, self.reader.tree_node, writer.lacking))
+        if missing:
+            raise Corrupt(
+                f"commit {commit_id.hex()} lacks {len(missing)} objects, the first {missing[0].hex()};"
+                f" run `moonclip fsck`",
+                commit=commit_id.hex(),
+                objects=[object_id.hex() for object_id in missing],
+            )
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def commit(self, commit_id: CommitId) -> Commit:
+        """Read a commit.
+
+        Raises:
+            NotFound: no such commit.
+            Corrupt: no intact copy.
+        """
+        return self.reader.commit(commit_id)
+
+    def tree(self, commit: Commit, item: str) -> Tree:
+        """An item's tree; reads the root only.
+
+        Raises:
+            NotFound: the commit has no such item.
+            Corrupt: no intact copy.
+        """
+        if item not in commit.items:
+            names = ", ".join(sorted(commit.items)) or "none"
+            raise NotFound(f"no item {item!r} in commit {commit.id.hex()[:8]}; it has {names}", item=item)
+        return Tree(self.reader.tree_node(commit.items[item]), self.reader.tree_node)
+
+    def read_value(self, entry: ValueEntry) -> Plain:
+        """Decode a value. Runs nothing that is stored.
+
+        Raises:
+            NotFound: a chunk is missing.
+            Corrupt: it is damaged.
+        """
+        if entry.inline is not None:
+            return values.decode(entry.inline)
+        encoded = bytearray(entry.size_bytes)
+        execute(self.reader, gather(plan_value(entry, memoryview(encoded))), self.threads, verify_hash=False)
+        return values.decode(bytes(encoded))
+
+    def read_tensor(self, entry: TensorEntry) -> bytearray:
+        """A tensor's bytes, little-endian, C order. Raises as :meth:`read_tensors` does."""
+        out = bytearray(entry.size_bytes)
+        self.read_tensors([(entry, memoryview(out))])
+        return out
+
+    def read_tensors(self, wanted: Iterable[tuple[TensorEntry, memoryview]], *, verify_hash: bool = False) -> None:
+        """Read whole tensors into memory, in parallel.
+
+        Args:
+            wanted: each tensor, and writable flat bytes of just its size.
+            verify_hash: also check every chunk's BLAKE3, not only the checksum of what is stored.
+
+        Raises:
+            Incompatible: memory of another size; nothing was read.
+            NotFound: a chunk is missing.
+            Corrupt: a chunk is damaged; targets may be partly written.
+        """
+        copies = [
+            copy for entry, out in wanted for copy in plan_rows(entry, 0, entry.shape[0] if entry.shape else 1, out)
+        ]
+        execute(self.reader, gather(copies), self.threads, verify_hash=verify_hash)
+
+    def read_rows(self, entry: TensorEntry, start_row: int, stop_row: int, out: memoryview) -> None:
+        """Read some rows along dim 0; only the chunks that hold them are touched.
+
+        Raises:
+            Incompatible: rows outside the tensor, or ``out`` of another size than they take.
+            NotFound: a chunk is missing.
+            Corrupt: a chunk is damaged.
+        """
+        copies = plan_rows(entry, start_row, stop_row, out)
+        execute(self.reader, gather(copies), self.threads, verify_hash=False)
+
+    def read_spans(self, entry: TensorEntry, wanted: Iterable[tuple[int, memoryview]]) -> None:
+        """Read runs of a tensor's bytes in C order; only the chunks that hold them are touched, each once.
+
+        Args:
+            entry: the tensor.
+            wanted: the first byte of each run, and writable memory of its length.
+
+        Raises:
+            Incompatible: bytes outside the tensor.
+            NotFound: a chunk is missing.
+            Corrupt: a chunk is damaged.
+        """
+        copies = [copy for start, out in wanted for copy in plan_span(entry, start, out)]
+        execute(self.reader, gather(copies), self.threads, verify_hash=False)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def save(self, request: SaveRequest) -> Saved:
+        """Store items and commit them.
+
+        Raises:
+            Incompatible: an input that cannot be stored.
+            Conflict: the branch moved meanwhile; the error names where the commit was kept.
+            Corrupt: the branch's file is damaged; likewise.
+            ReadOnly: the store cannot be written from here.
+            NotDurable: the commit is made and the branch on it, but the disk failed to make that durable.
+            OSError: writing failed. Refs are as before.
+        """
+        self.require_writable()
+        saver = Saver(self.files, self.layout, self.index, self.refs, self.reader, self.threads)
+        return saver.save(request)
+
+    # --- the rest ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def threads(self) -> Threads:
+        """Threads that encode and decode, started when first asked for."""
+        return Threads(self._thread_count)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this store can only be read from here."""
+        return not self.index.writable
+
+    def require_writable(self) -> None:
+        """Raise ReadOnly unless the store can be written.
+
+        Raises:
+            ReadOnly: it cannot.
+        """
+        if self.read_only:
+            raise ReadOnly(f"the store at {self.layout.root} cannot be written from here", path=str(self.layout.root))
+
+    def close(self) -> None:
+        """Close the index and all packs; again does nothing."""
+        if "threads" in self.__dict__:
+            self.threads.close()
+        self.packs.close()
+        self.index.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

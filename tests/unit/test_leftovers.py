@@ -1,0 +1,102 @@
+"""What dead writers left goes when a store is opened; what living ones make does not."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from store.disk import Disk
+from store.files import FileLock, Files
+from store.layout import Layout
+from store.leases import acquire_lease, lease_paths, living_leases
+from store.leftovers import remove_leftovers
+from store.repository import Repository
+from tests import packing
+from tests.arrays import noise, require_whole, save
+
+DEAD, GONE = "d" * 32, "a" * 32
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """A store of a writer that died, of one whose lease is gone, and of files that are none of theirs."""
+    layout = Layout(tmp_path)
+    layout.packs.mkdir()
+    layout.writers.mkdir()
+    (layout.writers / DEAD).write_bytes(b"pack " + b"70" * 32 + b"\npa")
+    for name in (f"tmp-{DEAD}-1", f"tmp-{DEAD}-2", f"tmp-{GONE}-1", "tmp-mine", "notes"):
+        (layout.packs / name).touch()
+    return layout
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_b7_what_dead_writers_left_is_removed(layout: Layout) -> None:
+    pack = packing.write(layout.packs, [packing.chunk(b"published and never indexed")]).id
+    remove_leftovers(layout, Files())
+    assert lease_paths(layout.root, Files()) == []
+    assert names(layout.packs) == {f"{pack.hex()}.pack", "tmp-mine", "notes"}
+    remove_leftovers(layout, Files())
+
+
+def test_b7_what_a_living_writer_makes_stays(layout: Layout) -> None:
+    files = Files()
+    with acquire_lease(layout.root, files) as lease:
+        made = layout.packs / f"tmp-{lease.name}-1"
+        made.touch()
+        remove_leftovers(layout, files)
+        assert [living.name for living in living_leases(layout.root, files)] == [lease.name]
+        assert made.exists()
+
+
+class Hurried(Files):
+    """Somebody else has begun to clean up when we take a lease's lock."""
+
+    def lock_exclusive(self, path: Path, *, blocking: bool = True, create: bool = True) -> FileLock:
+        lock = super().lock_exclusive(path, blocking=blocking, create=create)
+        (path.parents[1] / f"packs/tmp-{path.name}-1").unlink()
+        return lock
+
+
+def test_two_may_clean_up_at_once(layout: Layout) -> None:
+    remove_leftovers(layout, Hurried())
+    assert names(layout.packs) == {"tmp-mine", "notes"}
+    assert lease_paths(layout.root, Files()) == []
+
+
+def test_what_somebody_holds_locked_stays(layout: Layout) -> None:
+    with Files().lock_exclusive(layout.writers / DEAD):
+        remove_leftovers(layout, Files())
+    assert names(layout.packs) >= {f"tmp-{DEAD}-1", f"tmp-{DEAD}-2"}
+
+
+class Refusing(Disk):
+    """Another user's temporary."""
+
+    def unlink(self, path: Path) -> None:
+        if path.name == f"tmp-{GONE}-1":
+            raise PermissionError(13, "not yours", str(path))
+        super().unlink(path)
+
+
+def test_what_cannot_be_removed_stays_and_is_logged(layout: Layout, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "store.leftovers")
+    remove_leftovers(layout, Files(Refusing()))
+    assert names(layout.packs) == {f"tmp-{GONE}-1", "tmp-mine", "notes"}
+    assert "not yours" in caplog.text
+    remove_leftovers(Layout(layout.root / "nowhere"), Files())
+    assert "nowhere" in caplog.text
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_b7_opening_a_store_to_write_cleans_up(tmp_path: Path, read_only: bool) -> None:
+    state = {"w": noise("w", 100)}
+    with Repository.init(tmp_path) as repo:
+        commits = {save(repo, state).commit: state}
+        (repo.layout.writers / DEAD).touch()
+        (repo.layout.packs / f"tmp-{DEAD}-1").touch()
+    with Repository.open(tmp_path, read_only=read_only) as repo:
+        require_whole(repo, commits)
+        assert (repo.layout.writers / DEAD).exists() == (repo.layout.packs / f"tmp-{DEAD}-1").exists() == read_only

@@ -1,0 +1,194 @@
+"""Threads that run batches of tasks."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+
+import pytest
+
+from store.errors import MoonclipError
+from store.parallel import Threads, default_thread_count
+from tests.indexing import REPOSITORY
+
+
+@pytest.mark.parametrize(("thread_count", "task_count"), [(1, 0), (1, 5), (4, 0), (4, 1), (4, 1000)])
+def test_every_task_is_run_once(thread_count: int, task_count: int) -> None:
+    threads, done = Threads(thread_count), list[int]()
+    threads.run(done.append, range(task_count))
+    threads.run(done.append, range(task_count))
+    threads.close()
+    assert sorted(done) == sorted([*range(task_count), *range(task_count)])
+
+
+def test_tasks_run_at_the_same_time() -> None:
+    threads, barrier = Threads(3), threading.Barrier(3)
+
+    def work(_: int) -> None:
+        barrier.wait(timeout=60)
+
+    threads.run(work, range(3))
+    threads.close()
+
+
+def test_the_first_error_is_raised_as_it_was_and_the_rest_is_skipped() -> None:
+    threads, done = Threads(1), []
+
+    def work(number: int) -> None:
+        if number == 3:
+            raise KeyError(number)
+        done.append(number)
+
+    with pytest.raises(KeyError, match="3"):
+        threads.run(work, range(10))
+    assert done == [0, 1, 2]
+    threads.run(done.append, [99])  # it goes on
+    assert done[-1] == 99
+    threads.close()
+
+
+def test_what_ends_a_thread_reaches_the_caller() -> None:
+    threads = Threads(2)
+
+    def leave(_: int) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        threads.run(leave, range(2))
+    threads.close()
+
+
+def test_several_callers_share_the_threads() -> None:
+    threads, done, lock = Threads(2), set(), threading.Lock()
+
+    def work(task: tuple[int, int]) -> None:
+        with lock:
+            done.add(task)
+
+    callers = [
+        threading.Thread(target=threads.run, args=(work, [(caller, number) for number in range(200)]))
+        for caller in range(4)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    threads.close()
+    assert len(done) == 800
+
+
+def test_an_interrupted_caller_waits_for_tasks_that_run() -> None:
+    """They still write into the caller's memory."""
+    threads, handled, done = Threads(1), threading.Event(), []
+
+    def interrupted(_number: int, _frame: object) -> None:
+        handled.set()
+        raise KeyboardInterrupt
+
+    def work(number: int) -> None:
+        while not handled.wait(timeout=0.1):  # a signal just before the caller begins to wait is seen only later
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        done.append(number)
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            threads.run(work, range(100))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert 0 < len(done) < 100
+    left = len(done)
+    threads.run(lambda _: None, [0])  # whatever still ran would run before this
+    threads.close()
+    assert len(done) == left
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    threads = Threads(2)
+    child = os.fork()
+    if child == 0:
+        done: list[int] = []
+        threads.run(done.append, range(10))
+        os._exit(0 if sorted(done) == list(range(10)) else 1)
+    _, status = os.waitpid(child, 0)
+    threads.close()
+    assert status == 0
+
+
+class Buffer:
+    """Something large."""
+
+
+def test_idle_threads_keep_nothing_alive() -> None:
+    threads, buffer = Threads(2), Buffer()
+    gone = weakref.ref(buffer)
+    threads.run(lambda _, held=buffer: None, [buffer, buffer])  # type: ignore[misc]
+    del buffer
+    for _ in range(200):  # they let go of it soon after they have told that they are done
+        gc.collect()
+        if gone() is None:
+            break
+    assert gone() is None
+    threads.close()
+
+
+AT_EXIT = """
+import atexit
+from store.errors import MoonclipError
+from store.parallel import Threads
+threads = Threads(2)
+done = []
+atexit.register(lambda: print(sorted(done)))
+atexit.register(lambda: threads.run(done.append, range(5)))
+"""
+
+
+def test_they_work_while_the_interpreter_shuts_down() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], cwd=REPOSITORY, capture_output=True, check=True, text=True
+    )
+    assert printed.stdout.split("\n")[0] == "[0, 1, 2, 3, 4]"
+    assert printed.stderr == ""
+
+
+def test_as_many_as_there_are_cpus() -> None:
+    assert default_thread_count() == len(os.sched_getaffinity(0))
+
+
+def test_closed_threads_refuse_instead_of_waiting_for_ever() -> None:
+    threads = Threads(1)
+    threads.close()
+    with pytest.raises(MoonclipError, match="closed"):
+        threads.run(print, [1])
+
+
+@pytest.mark.parametrize("delay_us", [1, 50, 500, 5_000])
+def test_an_interrupt_leaves_no_task_running_and_the_threads_usable(delay_us: int) -> None:
+    threads = Threads(2)
+    running: set[int] = set()
+
+    def work(_: int) -> None:
+        running.add(threading.get_ident())
+        sum(range(20_000))
+        running.discard(threading.get_ident())
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, delay_us / 1e6)
+            while True:
+                threads.run(work, range(50))
+        assert not running
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    done: list[int] = []
+    threads.run(done.append, range(10))
+    threads.close()
+    assert sorted(done) == list(range(10))
