@@ -1,0 +1,240 @@
+"""State: whatever a person saves, as named entries, and the entries as what was saved.
+
+Tensors become entries that their bytes are read from; containers with tensors below become entries whose children
+continue their name; all else becomes values. Order, types and ties are kept.
+
+Spec: docs/format.md §9.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import torch
+
+from store.errors import Corrupt, Incompatible, NotFound
+
+from . import composites, containers
+from .composites import taken_apart
+from .containers import Parts
+from .entries import FlatContainer, FlatEntry, FlatState, FlatTensor, FlatValue, LoadedEntry, LoadedTensor, LoadedValue
+from .names import METADATA, ROOT, join, key_of, last_segment, parent_of, segment
+from .policy import SAFE, Policy
+from .refusals import Refused, located
+from .tensors import DTYPE_NAMES, TensorSource
+from .values import rebuilt
+from .walk import Branch, Node, Walk
+
+__all__ = [
+    "PLAIN_CONTAINERS",
+    "FlatContainer",
+    "FlatEntry",
+    "FlatState",
+    "FlatTensor",
+    "FlatValue",
+    "LoadedEntry",
+    "LoadedTensor",
+    "flatten",
+    "unflatten",
+]
+
+PLAIN_CONTAINERS: Final = frozenset(containers.BUILDERS) - {"namedtuple", "slice"}
+"""Containers whose children are the user's own, by key or index. Any other stands for one object with fixed fields."""
+
+SEQUENCES: Final = frozenset({"list", "tuple", "deque", "slice", "namedtuple"})
+"""Containers whose children are found in order, not by key."""
+
+
+def flatten(obj: object, policy: Policy = SAFE, item: str = "state") -> FlatState:
+    """Entries of an item. Copies no tensor: sources read the caller's memory until they have been copied out.
+
+    Args:
+        obj: tensors, arrays and values in any nesting of containers.
+        policy: whether unknown objects may be pickled.
+        item: named in errors.
+
+    Raises:
+        Incompatible: there is something in it that cannot be kept; the message names its path and type.
+
+    Cost: about 3 µs a tensor.
+    """
+    taker = _Taker()
+    with located(item):
+        root = Walk(taker.take, policy).visit(obj)
+    entries: dict[str, FlatEntry] = {}
+    _emit(root, ROOT, 0, entries)
+    return FlatState(entries, _ties(entries, taker.shared) if taker.shared else ())
+
+
+def unflatten(
+    entries: Mapping[str, LoadedEntry],
+    ties: Iterable[Iterable[str]] = (),
+    policy: Policy = SAFE,
+    item: str = "state",
+    root: str = ROOT,
+) -> Any:
+    """Inverse of :func:`flatten`, for all of an item's entries or some.
+
+    Args:
+        entries: in any order. Children may be missing (a list closes up), but not the containers they lie in.
+        ties: names in a group all get the tensor of the first name of it that is here.
+        policy: whether classes may be imported and pickles read.
+        item: named in errors.
+        root: name of the entry to build; what is not below it is ignored.
+
+    Raises:
+        NotFound: there is no entry ``root``.
+        Unsafe: it holds a pickle, or a class that is not imported, and the policy does not list it.
+        Incompatible: a type or class that is not what it was, or a container's entry is missing.
+        Corrupt: entries that do not fit together.
+    """
+    if root not in entries:
+        raise NotFound(f"{item} has no entry {root!r}", name=root)
+    builder = _Builder(_tied(entries, ties), policy)
+    with located(item):
+        return builder.build(root)
+
+
+# --- taking tensors in ------------------------------------------------------------------------------------------
+
+
+class _Taker:
+    """Turns tensors into sources, the same memory into the same source.
+
+    Attributes:
+        shared: sources that were met more than once, by ``id``.
+    """
+
+    def __init__(self) -> None:
+        self._by_address: dict[int, TensorSource] = {}
+        self._by_view: dict[tuple[object, ...], TensorSource] = {}
+        self.shared: set[int] = set()
+
+    def take(self, obj: object) -> TensorSource | Parts | None:
+        taken = taken_apart(obj)
+        if not isinstance(taken, torch.Tensor):
+            return taken
+        source = _source(taken)
+        if not source.size_bytes:
+            return source
+        first = self._by_address.setdefault(taken.data_ptr(), source)
+        return source if first is source else self._at_same_address(first, source)
+
+    def _at_same_address(self, first: TensorSource, source: TensorSource) -> TensorSource:
+        """The source that is the same view of the memory, or this one if none was met."""
+        self._by_view.setdefault(_view_key(first.tensor), first)
+        known = self._by_view.setdefault(_view_key(source.tensor), source)
+        if known is not source:
+            self.shared.add(id(known))
+        return known
+
+
+def _source(tensor: torch.Tensor) -> TensorSource:
+    name = DTYPE_NAMES.get(tensor.dtype)
+    if name is None:
+        raise Refused(Incompatible, f"a tensor of {tensor.dtype} cannot be kept")
+    size_bytes = tensor.nbytes
+    if size_bytes and not tensor.untyped_storage().nbytes():
+        raise Refused(Incompatible, "the tensor's storage was freed (FSDP does so between steps); gather it first")
+    return TensorSource(tensor, name, tuple(tensor.shape), size_bytes)
+
+
+def _view_key(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Equal for tensors that are one and the same view of one memory."""
+    where = (tensor.data_ptr(), tensor.device, tensor.dtype)
+    return (*where, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+
+
+# --- flattening -------------------------------------------------------------------------------------------------
+
+
+def _emit(node: Node, name: str, position: int, entries: dict[str, FlatEntry]) -> None:
+    if type(node) is TensorSource:
+        entries[name] = FlatTensor(position, node)
+    elif type(node) is Branch:
+        _emit_branch(node, name, position, entries)
+    else:
+        entries[name] = FlatValue(position, node)
+
+
+def _emit_branch(branch: Branch, name: str, position: int, entries: dict[str, FlatEntry]) -> None:
+    """The container, then its children. A state dict's ``_metadata`` can be large, so it is a child, not an info."""
+    has_metadata = branch.kind == "OrderedDict" and branch.info is not None
+    entries[name] = FlatContainer(position, branch.kind, None if has_metadata else branch.info)
+    for index, (key, child) in enumerate(branch.children):
+        _emit(child, join(name, segment(key)), index, entries)
+    if has_metadata:
+        entries[join(name, METADATA)] = FlatValue(len(branch.children), branch.info)
+
+
+def _ties(entries: Mapping[str, FlatEntry], shared: set[int]) -> tuple[tuple[str, ...], ...]:
+    names_of: dict[int, list[str]] = {}
+    for name, entry in entries.items():
+        if type(entry) is FlatTensor and id(entry.source) in shared:
+            names_of.setdefault(id(entry.source), []).append(name)
+    return tuple(map(tuple, names_of.values()))
+
+
+# --- building ---------------------------------------------------------------------------------------------------
+
+
+def _tied(entries: Mapping[str, LoadedEntry], ties: Iterable[Iterable[str]]) -> dict[str, LoadedEntry]:
+    tied = dict(entries)
+    for names in ties:
+        tensors = {name: entry for name in names if isinstance(entry := entries.get(name), LoadedTensor)}
+        for name, entry in tensors.items():
+            first = next(iter(tensors.values()))
+            tied[name] = LoadedTensor(entry.position, first.tensor)
+    return tied
+
+
+class _Builder:
+    """Builds objects from entries, children first."""
+
+    def __init__(self, entries: Mapping[str, LoadedEntry], policy: Policy) -> None:
+        self._entries = entries
+        self._policy = policy
+        self._children: dict[str, list[str]] = {}
+        for name in sorted(entries.keys() - {ROOT}, key=lambda name: entries[name].position):
+            self._children.setdefault(parent_of(name), []).append(name)
+        self._require_parents()
+
+    def build(self, name: str) -> Any:
+        entry = self._entries[name]
+        if isinstance(entry, LoadedTensor):
+            return entry.tensor
+        if isinstance(entry, LoadedValue):
+            return entry.value
+        if isinstance(entry, FlatValue):
+            return rebuilt(entry.value, self._policy)
+        return self._container(name, entry)
+
+    def _container(self, name: str, entry: FlatContainer) -> Any:
+        children = {last_segment(child): self._child(child) for child in self._children.get(name, ())}
+        info = rebuilt(entry.info, self._policy)
+        if METADATA in children:
+            info = children.pop(METADATA)
+        kind = entry.container
+        if kind in composites.BUILDERS:
+            return composites.build(kind, children, info, self._policy)
+        if kind not in containers.BUILDERS:
+            raise Refused(Incompatible, f"unknown container {kind!r}; a newer moonclip may know it")
+        if kind in SEQUENCES:
+            return containers.build(kind, list(children.values()), info, self._policy)
+        return containers.build(kind, self._keyed(children), info, self._policy)
+
+    def _child(self, name: str) -> Any:
+        try:
+            return self.build(name)
+        except Refused as refused:
+            raise refused.inside(last_segment(name)) from refused.__cause__
+
+    def _keyed(self, children: Mapping[str, Any]) -> dict[Any, Any]:
+        try:
+            return {rebuilt(key_of(part), self._policy): child for part, child in children.items()}
+        except TypeError as error:
+            raise Refused(Corrupt, f"a key that cannot be one ({error})") from error
+
+    def _require_parents(self) -> None:
+        for parent, names in self._children.items():
+            if not isinstance(self._entries.get(parent), FlatContainer):
+                raise Incompatible(f"{names[0]!r} lies in {parent!r}, which is not among the containers given")
