@@ -1,0 +1,80 @@
+"""Checkpoints as git-like commits: the PyTorch surface.
+
+    from moonclip import CheckpointManager
+
+    mgr = CheckpointManager("./checkpoints")
+    start = mgr.resume(model=model, optimizer=optimizer)
+    mgr.save(step=step, model=model, optimizer=optimizer)
+
+Importing this package imports neither torch nor NumPy: names are looked up when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from store.errors import (
+        Ambiguous,
+        Busy,
+        Conflict,
+        Corrupt,
+        Incompatible,
+        MoonclipError,
+        NotFound,
+        ReadOnly,
+        SaveFailed,
+        StoreNotFound,
+        Unsafe,
+    )
+
+    from .descriptions import Description, Snapshot, TensorDescription
+    from .manager import CheckpointManager
+
+_MODULE_OF: Final = {
+    "CheckpointManager": "moonclip.manager",
+    **dict.fromkeys(("Description", "Snapshot", "TensorDescription"), "moonclip.descriptions"),
+    **dict.fromkeys(
+        (
+            "Ambiguous",
+            "Busy",
+            "Conflict",
+            "Corrupt",
+            "Incompatible",
+            "MoonclipError",
+            "NotFound",
+            "ReadOnly",
+            "SaveFailed",
+            "StoreNotFound",
+            "Unsafe",
+        ),
+        "store.errors",
+    ),
+}
+
+__all__ = [
+    "Ambiguous",
+    "Busy",
+    "CheckpointManager",
+    "Conflict",
+    "Corrupt",
+    "Description",
+    "Incompatible",
+    "MoonclipError",
+    "NotFound",
+    "ReadOnly",
+    "SaveFailed",
+    "Snapshot",
+    "StoreNotFound",
+    "TensorDescription",
+    "Unsafe",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

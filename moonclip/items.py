@@ -1,0 +1,146 @@
+"""Items: what a person may name in ``save``, ``resume`` and ``load``, and how each takes its state back.
+
+Anything with ``state_dict`` is saved by what that gives; all else — mappings, lists, tensors, numbers, text, bytes —
+by itself.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any, Final, Protocol, TypeGuard
+
+import torch
+
+from store.errors import Incompatible
+from store.values import Plain
+
+from . import optimizers, rng
+from .filling import SKIPPED, fill
+from .matching import Match, match
+from .policy import Policy
+from .state import flatten
+from .stored import StoredItem
+
+
+class Stateful(Protocol):
+    """A module, optimizer, scheduler, scaler, data loader: whatever has a state dict."""
+
+    def state_dict(self) -> Any:
+        """Its state."""
+        ...
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Take a state."""
+        ...
+
+
+GENERATORS: Final = "rng"
+"""Item that the random number generators are saved as."""
+
+
+class GlobalGenerators:
+    """The process's random number generators, as an object with a state."""
+
+    def state_dict(self) -> dict[str, Plain]:
+        """State of all of them."""
+        return rng.capture()
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Continue all streams where the state found them.
+
+        Raises:
+            Incompatible: it is no such state.
+        """
+        rng.restore(state)
+
+
+Finish = Callable[[Any], Any]
+"""Puts what was read into the target and returns what the caller gets."""
+
+
+def gathered(payload: Mapping[str, Any] | None, items: Mapping[str, Any], *, rng: bool) -> dict[str, Any]:
+    """All items of one call, the random number generators last: restoring the others may draw from them.
+
+    Args:
+        payload: items by name.
+        items: more of them; those that are ``None`` are left out.
+        rng: whether the generators are to be among them.
+
+    Raises:
+        Incompatible: an item is given twice, or its name is no text.
+    """
+    given = dict(payload or {})
+    more = {name: obj for name, obj in items.items() if obj is not None}
+    if rng:
+        more[GENERATORS] = GlobalGenerators()
+    if not all(isinstance(name, str) for name in given):
+        raise Incompatible("items need text for names")
+    twice = sorted(given.keys() & more.keys())
+    if twice:
+        raise Incompatible(f"items given twice: {', '.join(twice)}", items=twice)
+    return given | more
+
+
+def state_of(obj: Any) -> Any:
+    """What is saved of an item: its state dict if it has one, else itself."""
+    return obj.state_dict() if hasattr(obj, "state_dict") and not isinstance(obj, type) else obj
+
+
+def is_stateful(obj: Any) -> TypeGuard[Stateful]:
+    """Whether an object takes its state through ``load_state_dict``."""
+    return not isinstance(obj, type) and hasattr(obj, "state_dict") and hasattr(obj, "load_state_dict")
+
+
+def prepare(
+    stored: StoredItem, target: Any, policy: Policy, *, strict: bool, names: set[str] | None
+) -> tuple[Match, Finish]:
+    """Compare a target with what is stored for it, and say how it will take that in. Writes nothing.
+
+    Args:
+        stored: the item.
+        target: an object with ``load_state_dict``, or a template.
+        policy: whether classes may be imported.
+        strict: see :func:`moonclip.matching.match`.
+        names: names to load, or ``None`` for all.
+
+    Raises:
+        Incompatible: the target holds something that has no stored form.
+    """
+    if isinstance(target, torch.nn.Module):
+        live = flatten(target.state_dict(), policy, stored.name)
+        found = match(stored, live, strict=strict, names=names, any_value=True)
+        return found, lambda state: _load_module(target, state)
+    if isinstance(target, torch.optim.Optimizer):
+        found = optimizers.match_optimizer(target, stored, policy)
+        return _whole(found, stored, names), lambda state: _load_optimizer(target, state)
+    if is_stateful(target):
+        return _whole(Match(stored.name), stored, names), lambda state: _load_object(target, state)
+    found = match(stored, flatten(target, policy, stored.name), strict=strict, names=names)
+    return found, lambda loaded: fill(target, loaded)
+
+
+def _whole(found: Match, stored: StoredItem, names: set[str] | None) -> Match:
+    if names is not None and not stored.entries.keys() <= names:
+        found.mismatch("", "its object takes its state whole, not by names")
+    return found
+
+
+def _load_module(module: torch.nn.Module, state: Any) -> torch.nn.Module:
+    """Tensors were written in place; this is for what else a module keeps, and for its hooks.
+
+    Not strict: what is missing or unexpected was told already, or was meant to be relaxed.
+    """
+    taken = copy(state)  # with its versions of modules, which hang on it as an attribute
+    for key in [key for key, value in state.items() if value is SKIPPED]:
+        del taken[key]
+    module.load_state_dict(taken, strict=False)
+    return module
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: Any) -> torch.optim.Optimizer:
+    optimizers.restore(optimizer, state)
+    return optimizer
+
+
+def _load_object(obj: Stateful, state: Any) -> Stateful:
+    obj.load_state_dict(state)
+    return obj

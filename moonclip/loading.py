@@ -1,0 +1,177 @@
+"""Loading: everything is compared before anything is written, then all tensors are read at once."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from store.entries import ContainerEntry, TensorEntry
+from store.errors import Incompatible
+from store.ids import short
+from store.objects import Commit
+from store.repository import Repository
+
+from .entries import LoadedTensor
+from .items import Finish, is_stateful, prepare
+from .matching import OPEN, Match
+from .plans import Plan
+from .policy import Policy
+from .reading import read
+from .state import unflatten
+from .stored import StoredItem, ancestors, full_name, items_matching, names_matching, read_item
+
+_log = logging.getLogger("moonclip")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of a commit to load.
+
+    Attributes:
+        into: targets by item, or ``None`` for new objects.
+        items: names or globs of items, or ``None`` for all (those of ``into``, if given).
+        names: names or globs of tensors and values, ``item::name`` or ``name`` in any item; ``None`` for all.
+        strict: whether names and dtypes have to agree exactly. If not, names that only one side has are passed over,
+            and tensors are cast where torch casts them without changing their kind of number.
+    """
+
+    into: Mapping[str, Any] | None = None
+    items: Sequence[str] | None = None
+    names: Sequence[str] | None = None
+    strict: bool = True
+
+
+def load(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> dict[str, Any]:
+    """Load items of a commit.
+
+    Args:
+        repo: the store.
+        commit: the commit.
+        wanted: what of it, and where to.
+        policy: what decoding may do.
+
+    Returns:
+        By item: the target, or what takes its place if it could not be altered; new objects without targets.
+
+    Raises:
+        Incompatible: something does not fit; the message lists it all, and no target was altered.
+        NotFound: an item or name that is not there.
+        Unsafe: it holds something that the policy does not allow.
+        Corrupt: stored bytes are damaged. Tensors may be partly written, other objects have not been touched.
+
+    Cost: proportional to the bytes that are wanted; trees aside, nothing else is read.
+    """
+    stored, problems = _stored(repo, commit, wanted)
+    names = None if wanted.names is None else names_matching(stored, wanted.names)
+    prepared = [
+        _prepare(item, wanted, policy, None if names is None else names[item.name])
+        for item in stored
+        if names is None or item.name in names
+    ]
+    problems += [problem for one in prepared for problem in one.match.problems(strict=wanted.strict)]
+    _require_none(commit, problems)
+    plans = [one.plan() for one in prepared]
+    _tell_passed_over(plans)
+    read(repo, [one for plan in plans for one in plan.reads()])
+    built = [plan.built() for plan in plans]
+    return {one.item.name: one.finish(state) for one, state in zip(prepared, built, strict=True)}
+
+
+def load_tensors(repo: Repository, commit: Commit, names: Sequence[str], policy: Policy) -> dict[str, Any]:
+    """Tensors by full name, ``item::name``.
+
+    Args:
+        repo: the store.
+        commit: the commit.
+        names: as in :class:`Wanted`; the name of a container asks for all tensors in it.
+        policy: what decoding may do.
+
+    Raises:
+        NotFound: a name that is no tensor's. Corrupt: stored bytes are damaged.
+    """
+    items = [_without_values(read_item(repo, commit, item)) for item in commit.items]
+    found = names_matching(items, names)
+    plans = [Plan(item, Match(item.name), found[item.name], policy) for item in items if item.name in found]
+    read(repo, [one for plan in plans for one in plan.reads()])
+    return {name: tensor for plan in plans for name, tensor in _tensors(plan, policy)}
+
+
+# --- planning -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """An item that was compared with its target."""
+
+    item: StoredItem
+    match: Match
+    finish: Finish
+    plan: Callable[[], Plan]
+
+
+def _stored(repo: Repository, commit: Commit, wanted: Wanted) -> tuple[list[StoredItem], list[str]]:
+    """Items to load, and a line for each that should be there."""
+    if wanted.into is None:
+        return [read_item(repo, commit, item) for item in items_matching(commit, wanted.items)], []
+    asked = list(wanted.into) if wanted.items is None else items_matching(commit, wanted.items)
+    here = [item for item in asked if item in commit.items and item in wanted.into]
+    lacking = [item for item in asked if item not in commit.items] if wanted.strict else []
+    problems = [f"{item}: no such item in the commit, which has {', '.join(commit.items)}" for item in lacking]
+    return [read_item(repo, commit, item) for item in here], problems
+
+
+def _prepare(item: StoredItem, wanted: Wanted, policy: Policy, names: set[str] | None) -> _Prepared:
+    target = None if wanted.into is None else wanted.into[item.name]
+    if target is None:
+        nothing = Match(item.name)
+        return _Prepared(item, nothing, _itself, lambda: Plan(item, nothing, names, policy))
+    found, finish = prepare(item, target, policy, strict=wanted.strict, names=names)
+    has_template = not is_stateful(target)
+    return _Prepared(item, found, finish, lambda: Plan(item, found, names, policy, has_template=has_template))
+
+
+def _itself(loaded: Any) -> Any:
+    return loaded
+
+
+def _require_none(commit: Commit, problems: Sequence[str]) -> None:
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise Incompatible(
+            f"commit {short(commit.id)} does not fit; nothing was changed:\n{lines}",
+            commit=commit.id.hex(),
+            problems=list(problems),
+        )
+
+
+def _tell_passed_over(plans: Sequence[Plan]) -> None:
+    names = [full_name(plan.stored.name, name) for plan in plans for name in plan.passed_over]
+    if names:
+        _log.warning("%d names are on one side only and were passed over: %s", len(names), ", ".join(names))
+
+
+# --- tensors by name ----------------------------------------------------------------------------------------------
+
+
+def _without_values(item: StoredItem) -> StoredItem:
+    entries = {name: entry for name, entry in item.entries.items() if isinstance(entry, TensorEntry | ContainerEntry)}
+    return StoredItem(item.name, entries, item.ties, {})
+
+
+def _tensors(plan: Plan, policy: Policy) -> list[tuple[str, Any]]:
+    """Plain tensors, and composite ones built from theirs."""
+    entries = plan.entries()
+    closed = {
+        name
+        for name, entry in plan.stored.entries.items()
+        if name in entries and isinstance(entry, ContainerEntry) and entry.container not in OPEN
+    }
+    tensors: list[tuple[str, Any]] = []
+    for name, entry in entries.items():
+        if not closed.isdisjoint(ancestors(name)):
+            continue
+        if name in closed:
+            tensors.append((full_name(plan.stored.name, name), unflatten(entries, (), policy, plan.stored.name, name)))
+        elif isinstance(entry, LoadedTensor):
+            tensors.append((full_name(plan.stored.name, name), entry.tensor))
+    return tensors

@@ -1,0 +1,388 @@
+"""The manager: one object through which a training script saves, resumes, branches and looks back."""
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from store.errors import NotFound
+from store.fsck import Report, fsck
+from store.history import first_parents
+from store.ids import CommitId
+from store.objects import Commit
+from store.refnames import TAGS, RefName, branch_name, short_name
+
+from .binding import bound, branches_of, last_step, require_branch
+from .descriptions import Description, Snapshot, describe, snapshots
+from .items import gathered
+from .loading import Wanted, load, load_tensors
+from .policy import Policy
+from .recording import Recorder, Wish
+
+
+class CheckpointManager:
+    """Saves training states as commits and brings them back.
+
+        mgr = CheckpointManager("./checkpoints")
+        start = mgr.resume(model=model, optimizer=optimizer)
+        for step in range(start, 1000):
+            ...
+            mgr.save(step=step, model=model, optimizer=optimizer)
+
+    An item is anything with ``state_dict`` and ``load_state_dict``, or a mapping, list, tensor, number, text or bytes
+    in any nesting. Methods may be called from several threads. A forked child can load, but neither saves nor waits
+    for what its parent is saving.
+
+    Args:
+        root: directory of the store; made if there is none.
+        branch: branch to save on, made by its first save; the store's current one (``HEAD``) if ``None``.
+        async_save: write in the background. If not, :meth:`save` returns when the commit is durable.
+        threads: threads that copy, encode and decode; as many as there are CPUs if ``None``.
+        allow: dotted names of classes (``"package.module.Class"``) that may be imported, and pickled for want of a
+            better way. Only for stores whose authors you trust.
+        allow_pickle: pickle unknown objects and unpickle whatever is found. *Unpickling runs code.*
+
+    Raises:
+        Incompatible: the store needs a newer version, or ``branch`` is no legal name.
+        OSError: there is no store and none can be made.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        branch: str | None = None,
+        async_save: bool = True,
+        threads: int | None = None,
+        allow: Sequence[str] = (),
+        allow_pickle: bool = False,
+    ) -> None:
+        self._repo, self._binding = bound(Path(root), branch, threads)
+        self._policy = Policy(allow_pickle=allow_pickle, classes=tuple(allow))
+        self._recorder = Recorder(self._repo, self._binding, self._policy, in_background=async_save)
+        self._abandoned = weakref.finalize(self, self._recorder.abandon)
+        self._abandoned.atexit = False  # then saves are drained, not abandoned
+
+    # --- saving -----------------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        /,
+        *,
+        step: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        message: str = "",
+        overwrite: bool = False,
+        rng: bool = False,
+        **items: Any,
+    ) -> Future[str]:
+        """Commit a state to the bound branch.
+
+        Returns once the state is copied: it may be altered right away. A save waits for the one before it, so memory
+        stays within two copies of the state. The step may be lower than the last one's: runs roll back.
+
+        If an earlier save has failed in the background, that failure is raised here, once — after *this* save has been
+        handed over: one failure costs no other save.
+
+        Args:
+            name: a tag to put on the commit.
+            payload: items by name, for names that are no keywords.
+            step: training step.
+            metadata: values to keep with the commit; listings show them.
+            message: what a person should know of it.
+            overwrite: move the tag ``name`` if it exists.
+            rng: also save torch's, NumPy's and Python's random number generators, as the item ``"rng"``.
+            **items: items by name. Those that are ``None`` are left out.
+
+        Returns:
+            The commit's hex id once it is durable, or :class:`SaveFailed` from what went wrong, with its step.
+
+        Raises:
+            Conflict: the tag exists. Nothing was copied.
+            Incompatible: something cannot be stored; the message names it. Nothing was copied.
+            ReadOnly: the store cannot be written from here.
+            SaveFailed: an earlier save failed; this one is under way.
+            MoonclipError: the manager is closed, or its process is this one's parent.
+        """
+        wanted = gathered(payload, items, rng=rng)
+        return self._recorder.save(Wish(wanted, name, overwrite, step, metadata, message))
+
+    @property
+    def last_wait_ns(self) -> int:
+        """How long the last :meth:`save` waited for the save before it."""
+        return self._recorder.last_wait_ns
+
+    @property
+    def last_blocked_ns(self) -> int:
+        """How long it took beyond that: until the state was copied, or durable without ``async_save``."""
+        return self._recorder.last_blocked_ns
+
+    def flush(self) -> None:
+        """Wait until all saves are durable.
+
+        Raises:
+            SaveFailed: one failed and nobody was told yet; told once.
+        """
+        self._recorder.wait()
+        self._recorder.raise_failure()
+
+    def close(self) -> None:
+        """Wait until all saves are durable and close the store; again does nothing.
+
+        Raises:
+            SaveFailed: one failed and nobody was told yet.
+            MoonclipError: called in a callback of a Future.
+        """
+        self._recorder.close()
+        self._abandoned.detach()
+        self._recorder.raise_failure()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- loading ----------------------------------------------------------------------------------------------------
+
+    def resume(
+        self, *, rev: str | None = None, branch: str | None = None, rng: bool = False, strict: bool = True, **items: Any
+    ) -> int:
+        """Bring objects to a stored state and continue from there.
+
+        Args:
+            rev: commit to take up at; the branch's tip if ``None``.
+            branch: branch to continue on, from now on the bound one; made at ``rev`` if it does not exist. The bound
+                one if ``None``.
+            rng: also restore the random number generators, after all else.
+            strict: whether names and dtypes have to agree exactly, see :meth:`load`.
+            **items: targets by item: objects with ``load_state_dict``, or templates that are filled in place. Those
+                that are ``None`` are left out.
+
+        Returns:
+            The next step: one more than the commit's; 0 if the branch has no commit yet, and then nothing is touched.
+
+        Raises:
+            Conflict: ``rev`` is not the tip of the branch to continue on; the message names the ways out.
+            NotFound: ``rev`` names nothing.
+            Incompatible: something does not fit; the message lists it all, and nothing was altered.
+        """
+        with self._recorder.exclusively():
+            self._recorder.wait()
+            point = self._binding.resume_point(rev, branch)
+            if point.commit is None:
+                self._binding.bind(point.branch, None)
+                return 0
+            targets = gathered(None, items, rng=rng)
+            load(self._repo, self._repo.commit(point.commit), Wanted(into=targets, strict=strict), self._policy)
+            if point.is_new:
+                self._repo.set_ref(branch_name(point.branch), None, point.commit, "branch", f"resumed at {rev}")
+            self._binding.bind(point.branch, point.commit)
+            return self._binding.next_step(point.commit)
+
+    def load(
+        self,
+        rev: str | None = None,
+        *,
+        into: Mapping[str, Any] | None = None,
+        items: Sequence[str] | None = None,
+        names: Sequence[str] | None = None,
+        strict: bool = True,
+    ) -> dict[str, Any]:
+        """Read a commit, after waiting for pending saves. The branch stays where it is.
+
+        Args:
+            rev: the commit; the bound branch's tip if ``None``.
+            into: targets by item: objects with ``load_state_dict``, or templates. Tensors in them are overwritten and
+                stay the objects they are, so do dicts and lists. ``None``, and an empty dict or list, takes whatever
+                is stored in its place. Without it everything is built anew, tensors on the CPU.
+            items: names or globs of items; all (or those of ``into``) if ``None``.
+            names: names or globs of tensors and values, ``item::path/of/name``, or without ``item::`` in any item.
+            strict: whether names and dtypes have to agree exactly. If not, names that only one side has are passed
+                over (and logged), and tensors are cast where that keeps their kind of number. Shapes always have to
+                agree.
+
+        Returns:
+            By item: the target, or what takes its place if it could not be altered (a number, a tuple).
+
+        Raises:
+            NotFound: the revision, an item or a name is not there.
+            Incompatible: something does not fit; the message lists it all, and nothing was altered.
+            Unsafe: it holds a class or pickle that was not allowed.
+            Corrupt: stored bytes are damaged; the message says which. Tensors may be partly written.
+        """
+        self._recorder.wait()
+        loaded = load(self._repo, self._commit_at(rev), Wanted(into, items, names, strict), self._policy)
+        if isinstance(into, MutableMapping):
+            into.update({item: value for item, value in loaded.items() if into[item] is not value})
+        return loaded
+
+    def load_latest(
+        self,
+        *,
+        into: Mapping[str, Any] | None = None,
+        items: Sequence[str] | None = None,
+        names: Sequence[str] | None = None,
+        strict: bool = True,
+    ) -> dict[str, Any]:
+        """Read the bound branch's tip: :meth:`load` without a revision."""
+        return self.load(None, into=into, items=items, names=names, strict=strict)
+
+    def load_tensors(self, names: str | Sequence[str], rev: str | None = None) -> dict[str, Any]:
+        """Read some tensors only, by full name.
+
+        Args:
+            names: names or globs, ``item::path/of/name``, or without ``item::`` in any item; a container's name asks
+                for all tensors in it.
+            rev: the commit; the bound branch's tip if ``None``.
+
+        Returns:
+            New tensors on the CPU, by ``item::name``.
+
+        Raises:
+            NotFound: the revision, or a name, is not there. Corrupt: stored bytes are damaged.
+        """
+        self._recorder.wait()
+        wanted = [names] if isinstance(names, str) else names
+        return load_tensors(self._repo, self._commit_at(rev), wanted, self._policy)
+
+    # --- branches and tags ------------------------------------------------------------------------------------------
+
+    @property
+    def bound_branch(self) -> str:
+        """Name of the bound branch."""
+        return self._binding.branch
+
+    @property
+    def head(self) -> str | None:
+        """Hex id of the bound branch's tip, ``None`` before its first commit. Saves under way do not count."""
+        tip = self._binding.current()
+        return None if tip is None else tip.hex()
+
+    @property
+    def step(self) -> int | None:
+        """Step of the bound branch's tip, or of the nearest commit before it that has one."""
+        tip = self._binding.current()
+        return None if tip is None else last_step(self._repo, tip)
+
+    def branch(self, name: str, at: str | None = None) -> str:
+        """Make a branch; the bound one stays.
+
+        Args:
+            name: its name.
+            at: the commit it begins at; the bound branch's tip if ``None``.
+
+        Returns:
+            Hex id of that commit.
+
+        Raises:
+            Conflict: the branch exists. NotFound: ``at`` names nothing. Incompatible: ``name`` is no legal name.
+        """
+        self._recorder.wait()
+        commit = self._resolved(at)
+        self._repo.set_ref(branch_name(name), None, commit, "branch", f"made at {at or self.bound_branch}")
+        return commit.hex()
+
+    def branches(self) -> dict[str, str]:
+        """Hex id of each branch's tip, by name."""
+        return {name: commit.hex() for name, commit in branches_of(self._repo).items()}
+
+    def switch(self, name: str) -> None:
+        """Save on another branch from now on, and make it the store's current one (``HEAD``). Loads nothing.
+
+        Raises:
+            NotFound: there is no such branch.
+            ReadOnly: the store cannot be written from here.
+        """
+        self._repo.require_writable()
+        with self._recorder.exclusively():
+            self._recorder.wait()
+            tip = require_branch(self._repo, name)
+            self._repo.refs.set_head(name)
+            self._binding.bind(name, tip)
+
+    def tag(self, name: str, at: str | None = None, *, overwrite: bool = False) -> str:
+        """Put a tag on a commit.
+
+        Args:
+            name: the tag.
+            at: the commit; the bound branch's tip if ``None``.
+            overwrite: move the tag if it exists.
+
+        Returns:
+            Hex id of the commit.
+
+        Raises:
+            Conflict: the tag exists. NotFound: ``at`` names nothing. Incompatible: ``name`` is no legal name.
+        """
+        self._recorder.wait()
+        commit = self._resolved(at)
+        self._recorder.set_tag(name, commit, overwrite=overwrite)
+        return commit.hex()
+
+    def tags(self) -> dict[str, str]:
+        """Hex id of each tag's commit, by name."""
+        return {short_name(RefName(name)): commit.hex() for name, commit in self._repo.refs.list(f"{TAGS}/").items()}
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def log(self, rev: str | None = None, *, limit: int | None = None) -> Iterator[Snapshot]:
+        """Commits that a revision reaches, newest first. A paused iterator stands in nobody's way.
+
+        Args:
+            rev: where to begin; the bound branch's tip if ``None``.
+            limit: how many at most.
+        """
+        self._recorder.wait()
+        tip = self._binding.current() if rev is None else self._resolved(rev)
+        ids = (row.id for row in self._repo.log([tip] if tip else []))
+        return self._snapshots(islice(ids, limit))
+
+    def list_snapshots(self) -> list[Snapshot]:
+        """Commits of the bound branch, oldest first; of a merge only the first parent's line."""
+        self._recorder.wait()
+        tip = self._binding.current()
+        rows = first_parents(self._repo.lookup, tip) if tip else iter(())
+        return list(self._snapshots(row.id for row in rows))[::-1]
+
+    def describe(self, rev: str | None = None) -> Description:
+        """Shapes, dtypes, raw and stored bytes of each tensor of a commit, without reading any.
+
+        Raises:
+            NotFound: ``rev`` names nothing.
+        """
+        self._recorder.wait()
+        return describe(self._repo, self._commit_at(rev), self._policy)
+
+    def fsck(self, *, full: bool = False) -> Report:
+        """Check the store; damage is reported, not raised.
+
+        Args:
+            full: also decode everything and compare its BLAKE3.
+        """
+        self._recorder.wait()
+        return fsck(self._repo, full=full)
+
+    # --- how --------------------------------------------------------------------------------------------------------
+
+    def _snapshots(self, ids: Iterable[CommitId]) -> Iterator[Snapshot]:
+        """Holds the manager, not only its store: that is closed once nobody has the manager any more."""
+        yield from snapshots(self._repo, ids, self._policy)
+
+    def _resolved(self, rev: str | None) -> CommitId:
+        if rev is not None:
+            return self._repo.resolve(rev, self.bound_branch)
+        tip = self._binding.current()
+        if tip is None:
+            raise NotFound(f"branch {self.bound_branch!r} has no commit yet", branch=self.bound_branch)
+        return tip
+
+    def _commit_at(self, rev: str | None) -> Commit:
+        return self._repo.commit(self._resolved(rev))
