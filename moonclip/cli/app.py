@@ -1,0 +1,102 @@
+"""The entry point: which commands there are, and what becomes of errors."""
+
+import errno
+import io
+import logging
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from store.errors import MoonclipError
+
+from .location import Location
+from .text import printable
+
+_MODULE_OF: Final = {
+    "init": "init",
+    "log": "log",
+    "show": "show",
+    "ls": "ls",
+    "branch": "branch",
+    "switch": "branch",
+    "tag": "tag",
+    "reflog": "reflog",
+    "export": "export",
+    "fsck": "fsck",
+    "reindex": "reindex",
+    "stats": "stats",
+}
+
+
+class Commands(click.Group):
+    """All commands. A command's module is imported when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click passes it
+        """Names, in the order in which people come to need them."""
+        return list(_MODULE_OF)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name."""
+        if cmd_name not in _MODULE_OF:
+            return None
+        command: click.Command = getattr(import_module(f".{_MODULE_OF[cmd_name]}", __package__), cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. What is wrong with a store, an argument or a disk is told without a traceback."""
+        try:
+            return super().invoke(ctx)
+        except MoonclipError as error:
+            _fail(ctx, error.message, error.exit_code)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever read our output has seen enough; click ends quietly
+                raise
+            _fail(ctx, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _fail(ctx: click.Context, message: str, exit_code: int = 1) -> NoReturn:
+    click.echo(f"error: {printable(message)}", err=True)
+    ctx.exit(exit_code)
+
+
+class _Warnings(logging.Handler):
+    """Shows what the engine warns of."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"warning: {printable(record.getMessage())}", err=True)
+
+
+_WARNINGS: Final = _Warnings(logging.WARNING)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-C",
+    "given",
+    metavar="PATH",
+    envvar="MOONCLIP_STORE",
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="The store. Without it: the one that the working directory is in, or ./checkpoints.",
+)
+@click.version_option(package_name="moonclip-store", prog_name="moonclip", message="%(prog)s %(version)s")
+@click.pass_context
+def commands(ctx: click.Context, given: Path | None) -> None:
+    """Training checkpoints as git-like commits."""
+    for name in ("store", "moonclip"):
+        logging.getLogger(name).addHandler(_WARNINGS)  # the same one again is not added twice
+    ctx.obj = Location(given)
+    if os.environ.get("NO_COLOR"):  # see no-color.org; click does not look
+        ctx.color = False
+
+
+def main() -> None:
+    """Run the command that ``sys.argv`` asks for, and exit with 0 (done), 1 (failed) or 2 (not a command)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names and messages hold any character; a terminal may lack some
+            stream.reconfigure(errors="backslashreplace")
+    commands(prog_name="moonclip")

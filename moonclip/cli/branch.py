@@ -1,0 +1,88 @@
+"""``moonclip branch`` and ``moonclip switch``: lines of history."""
+
+import click
+
+from store.errors import Conflict, NotFound
+from store.ids import CommitId, short
+from store.refnames import BRANCHES, HEAD, RefName, branch_name, short_name
+from store.repository import Repository
+
+from .commits import summary
+from .location import open_store
+from .output import echo_json_list, json_option
+from .refs import complete_branch, complete_revision
+from .text import columns
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=complete_branch)
+@click.argument("revision", required=False, shell_complete=complete_revision)
+@click.option("-d", "--delete", is_flag=True, help="Delete the branch. Its commits stay while a reflog names them.")
+@json_option
+@click.pass_context
+def branch(ctx: click.Context, name: str | None, revision: str | None, *, delete: bool, as_json: bool) -> None:
+    """List, make or delete branches.
+
+    With NAME, makes the branch at REVISION, or at HEAD.
+    """
+    if as_json and name is not None:
+        raise click.UsageError("--json is for the list of branches")
+    if delete and (name is None or revision is not None):
+        raise click.UsageError("-d takes the name of one branch")
+    repo = open_store(ctx, writable=name is not None)
+    if name is None:
+        _list(repo, as_json=as_json)
+    elif delete:
+        _delete(repo, name)
+    else:
+        at = revision or HEAD
+        commit = repo.resolve(at)
+        repo.set_ref(branch_name(name), None, commit, "branch", f"made at {at}")
+        click.echo(f"branch {name} is at {short(commit)}")
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_branch)
+@click.pass_context
+def switch(ctx: click.Context, name: str) -> None:
+    """Make a branch the current one.
+
+    NAME is then what HEAD means, and what scripts that open the store from now on save on, unless they say otherwise.
+    """
+    repo = open_store(ctx, writable=True)
+    commit = _tip(repo, name)
+    repo.refs.set_head(name)
+    click.echo(f"on branch {name}, at {short(commit)}")
+
+
+def _list(repo: Repository, *, as_json: bool) -> None:
+    current = repo.refs.head()
+    tips = {short_name(RefName(ref)): commit for ref, commit in repo.refs.list(f"{BRANCHES}/").items()}
+    if as_json:
+        echo_json_list(
+            {"name": name, "commit": commit.hex(), "current": name == current} for name, commit in tips.items()
+        )
+        return
+    rows = [[f"{'*' if name == current else ' '} {name}", *_tip_cells(repo, commit)] for name, commit in tips.items()]
+    for line in columns(rows):
+        click.echo(line)
+
+
+def _tip_cells(repo: Repository, commit: CommitId) -> tuple[str, str]:
+    return short(commit), summary(repo.commit(commit))
+
+
+def _delete(repo: Repository, name: str) -> None:
+    _tip(repo, name)
+    if name == repo.refs.head():
+        raise Conflict(f"{name!r} is the current branch; `moonclip switch` to another one first", branch=name)
+    held = repo.delete_ref(branch_name(name))
+    click.echo(f"deleted branch {name}; `moonclip branch {name} {short(held)}` brings it back")
+
+
+def _tip(repo: Repository, name: str) -> CommitId:
+    tip = repo.refs.read(branch_name(name))
+    if tip is None:
+        known = ", ".join(short_name(ref) for ref in repo.refs.names(f"{BRANCHES}/")) or "none"
+        raise NotFound(f"no branch {name!r}; there are: {known}", branch=name)
+    return tip

@@ -1,0 +1,112 @@
+"""Tensors and values of a commit, by name."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from store.entries import ContainerEntry, Entry
+from store.errors import Ambiguous, NotFound
+from store.objects import Commit
+from store.repository import Repository
+from store.trees import Tree
+
+from ..stored import SEPARATOR, full_name
+
+_NEAR_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One entry of a commit.
+
+    Attributes:
+        item: the item it is in.
+        name: its name there.
+        entry: what is stored.
+    """
+
+    item: str
+    name: str
+    entry: Entry
+
+    @property
+    def full_name(self) -> str:
+        """``item::name``."""
+        return full_name(self.item, self.name)
+
+
+def entries_of(repo: Repository, commit: Commit, patterns: Sequence[str] = ()) -> list[Listed]:
+    """Tensors and values, by item and name; containers are left out, since their content has names of its own.
+
+    Args:
+        repo: the store.
+        commit: the commit.
+        patterns: as for :func:`moonclip.stored.names_matching`; all if there are none.
+
+    Raises:
+        NotFound: a pattern that matches nothing.
+        Corrupt: a tree is damaged.
+    """
+    listed = [one for one in _all(repo, commit) if not isinstance(one.entry, ContainerEntry)]
+    if not patterns:
+        return listed
+    wanted: set[tuple[str, str]] = set()
+    for pattern in patterns:
+        hits = {(one.item, one.name) for one in listed if _matches(one, pattern)}
+        if not hits:
+            raise _unknown(pattern, [one.full_name for one in listed])
+        wanted |= hits
+    return [one for one in listed if (one.item, one.name) in wanted]
+
+
+def find(repo: Repository, commit: Commit, text: str) -> Listed:
+    """The one entry that is called so: ``item::name``, an item that is itself a value, or a name in any item.
+
+    Raises:
+        NotFound: there is none.
+        Ambiguous: several items have it.
+        Corrupt: a tree is damaged.
+    """
+    item, separator, name = text.rpartition(SEPARATOR)
+    trees = {each: repo.tree(commit, each) for each in commit.items}
+    found = [
+        Listed(each, name, tree[name])
+        for each, tree in trees.items()
+        if (not separator or each == item) and name in tree
+    ]
+    if not separator and text in trees and "" in trees[text]:
+        found.append(Listed(text, "", trees[text][""]))
+    if not found:
+        raise _unknown(text, _full_names(trees))
+    if len(found) > 1:
+        candidates = [one.full_name for one in found]
+        raise Ambiguous(f"{text!r} is in several items: {', '.join(candidates)}", candidates=candidates)
+    return found[0]
+
+
+def _all(repo: Repository, commit: Commit) -> Iterator[Listed]:
+    for item in commit.items:
+        for name, entry in repo.tree(commit, item):
+            yield Listed(item, name, entry)
+
+
+def _matches(one: Listed, pattern: str) -> bool:
+    of_item, separator, name = pattern.rpartition(SEPARATOR)
+    if separator and not fnmatchcase(one.item, of_item):
+        return False
+    is_item = not separator and one.item == pattern
+    return is_item or one.name == name or fnmatchcase(one.name, name) or one.name.startswith(f"{name}/")
+
+
+def _full_names(trees: dict[str, Tree]) -> Iterator[str]:
+    return (full_name(item, name) for item, tree in trees.items() for name, _ in tree)
+
+
+def _unknown(text: str, known: Iterable[str]) -> NotFound:
+    listed = list(known)
+    elsewhere = [name for name in listed if name.rpartition(SEPARATOR)[2] == text.rpartition(SEPARATOR)[2]]
+    near = list(dict.fromkeys([*elsewhere, *difflib.get_close_matches(text, listed)]))[:_NEAR_SHOWN]
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`moonclip ls` lists them"
+    return NotFound(f"no tensor or value is named {text!r}; {hint}", name=text)

@@ -1,0 +1,79 @@
+"""Which store a command is about."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from store.errors import StoreNotFound
+from store.layout import Layout
+from store.repository import Repository
+
+DEFAULT: Final = Path("checkpoints")
+"""Where a store lies if nothing else is said, below the working directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where to look for the store.
+
+    Attributes:
+        given: what ``-C`` or ``MOONCLIP_STORE`` says, or ``None``.
+    """
+
+    given: Path | None
+
+    def existing(self) -> Path:
+        """The store that is given, that the working directory is in, or that lies in ``./checkpoints``.
+
+        Raises:
+            StoreNotFound: none is given, and there is none.
+        """
+        if self.given is not None:
+            return self.given
+        here = Path.cwd()
+        for directory in (here, *here.parents):
+            if is_store(directory):
+                return directory
+        if is_store(DEFAULT):
+            return DEFAULT
+        raise StoreNotFound(
+            f"no store here: {here} is not in one, and ./{DEFAULT} is none; name one with -C or MOONCLIP_STORE, or"
+            " make one with `moonclip init`",
+            path=str(here),
+        )
+
+    def new(self) -> Path:
+        """Where a store is to be made."""
+        return self.given or DEFAULT
+
+
+def is_store(directory: Path) -> bool:
+    """Whether a directory is a store; one that cannot be looked into is none."""
+    layout = Layout(directory)
+    try:
+        return layout.format.is_file() and layout.packs.is_dir()
+    except OSError:
+        return False
+
+
+def open_store(ctx: click.Context, *, writable: bool = False) -> Repository:
+    """Open the store that a command is about, until the command ends.
+
+    Args:
+        ctx: the command's.
+        writable: whether it is to be changed. If not, a store is read that a newer version made and only that one
+            may write.
+
+    Raises:
+        StoreNotFound: there is none.
+        Incompatible: it needs a newer version.
+        ReadOnly: it is to be changed and cannot be from here.
+    """
+    location: Location = ctx.obj
+    repo = Repository.open(location.existing(), read_only=not writable)
+    ctx.with_resource(repo)
+    if writable:
+        repo.require_writable()
+    return repo

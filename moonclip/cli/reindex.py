@@ -1,0 +1,44 @@
+"""``moonclip reindex``: the index, made anew."""
+
+import click
+
+from store.files import Files
+from store.layout import Layout, check_format, not_a_store
+from store.opening import rebuild_index
+from store.packs import PackStore
+
+from .location import Location
+from .output import echo_json, json_option
+from .text import counted
+
+
+@click.command()
+@json_option
+@click.pass_context
+def reindex(ctx: click.Context, *, as_json: bool) -> None:
+    """Rebuild the index from the packs.
+
+    It holds nothing that they do not. Needed only when fsck asks for it: an index that is missing or broken is rebuilt
+    by whoever opens the store. Exits with 1 if something could not be read and had to be left out.
+    """
+    location: Location = ctx.obj
+    # The store is not opened: that would begin with the index that may be the trouble.
+    layout, files = Layout(location.existing()), Files()
+    try:
+        features = files.read_bytes(layout.format)
+    except FileNotFoundError:
+        raise not_a_store(layout.root) from None
+    check_format(layout.root, features, "write")
+    packs = PackStore(files, layout.packs)
+    digest = rebuild_index(layout, files, packs)
+    packs.close()
+    object_count = sum(map(len, digest.tables.values()))
+    if as_json:
+        counts = {"packs": len(digest.tables), "objects": object_count, "commits": len(digest.rows)}
+        echo_json(counts | {"problems": digest.problems})
+    else:
+        read = f"{counted(len(digest.tables), 'pack')}, {counted(object_count, 'object')}"
+        click.echo(f"indexed {read}, {counted(len(digest.rows), 'commit')}")
+    if digest.problems:
+        click.echo("left out what could not be read; `moonclip fsck` tells what that affects", err=True)
+        ctx.exit(1)

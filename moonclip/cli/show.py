@@ -1,0 +1,105 @@
+"""``moonclip show``: a commit, or one tensor or value in it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from store.entries import ContainerEntry, TensorEntry, ValueEntry
+from store.objects import Commit
+from store.refnames import HEAD
+from store.repository import Repository
+from store.sizes import Sizes, size_bytes_of
+
+from .commits import Described, describe
+from .corners import look
+from .listing import Listed, find
+from .location import open_store
+from .ls import entry_json
+from .output import echo_json, json_option
+from .plain import to_json, to_lines
+from .refs import complete_revision, read_names
+from .text import columns, counted, printable, size
+
+
+@click.command()
+@click.argument("revision", default=HEAD, shell_complete=complete_revision)
+@click.argument("name", required=False)
+@json_option
+@click.pass_context
+def show(ctx: click.Context, revision: str, name: str | None, *, as_json: bool) -> None:
+    """Show a commit, a tensor or a value.
+
+    NAME is item::name, or a name that only one item has. Of a large tensor the first and last elements are shown, and
+    only these are read. JSON holds a value in full, but no elements of tensors: export those.
+    """
+    repo = open_store(ctx)
+    described = describe(repo, repo.resolve(revision), read_names(repo.refs))
+    if name is not None:
+        _show_entry(repo, find(repo, described.commit, name), Sizes(repo.reader), as_json=as_json)
+    elif as_json:
+        echo_json(described.as_json() | {"items": _item_sizes(repo, described.commit)})
+    else:
+        for line in _commit_lines(repo, described):
+            click.echo(line)
+
+
+def _show_entry(repo: Repository, one: Listed, sizes: Sizes, *, as_json: bool) -> None:
+    if as_json:
+        document = entry_json(one, sizes)
+        if isinstance(one.entry, ValueEntry):
+            document["value"] = to_json(repo.read_value(one.entry))
+        elif isinstance(one.entry, ContainerEntry):
+            document["value"] = {"container": one.entry.container, "info": to_json(one.entry.info)}
+        echo_json(document)
+        return
+    for line in _entry_lines(repo, one, sizes):
+        click.echo(line)
+
+
+def _entry_lines(repo: Repository, one: Listed, sizes: Sizes) -> Iterator[str]:
+    entry, name = one.entry, printable(one.full_name)
+    if isinstance(entry, ContainerEntry):
+        yield f"{name}  {printable(entry.container)}; see what is in it with `moonclip ls`"
+        return
+    stored = sizes.of(entry)
+    kind = f"{entry.dtype} {list(entry.shape)}" if isinstance(entry, TensorEntry) else "value"
+    yield f"{name}  {kind}  {size(size_bytes_of(entry))}, stored in {size(stored.stored_bytes)} ({stored.text})"
+    yield ""
+    yield from look(repo, entry) if isinstance(entry, TensorEntry) else to_lines(repo.read_value(entry))
+
+
+def _commit_lines(repo: Repository, described: Described) -> Iterator[str]:
+    yield from described.paragraph()
+    items = _item_sizes(repo, described.commit)
+    if items:
+        yield ""
+        yield from columns([_item_row(item) for item in items], right=(2, 3))
+
+
+def _item_row(item: dict[str, Any]) -> list[str]:
+    holds = f"{counted(item['tensors'], 'tensor')}, {counted(item['values'], 'value')}"
+    return [
+        printable(item["name"]).replace("\n", "\\n"),
+        holds,
+        f"{size(item['raw_bytes'])} raw",
+        f"{size(item['stored_bytes'])} stored",
+    ]
+
+
+def _item_sizes(repo: Repository, commit: Commit) -> list[dict[str, Any]]:
+    """Name, counts and sizes of each item."""
+    sizes = Sizes(repo.reader)
+    items = []
+    for item in commit.items:
+        entries = [entry for _, entry in repo.tree(commit, item)]
+        items.append(
+            {
+                "name": item,
+                "tensors": sum(isinstance(entry, TensorEntry) for entry in entries),
+                "values": sum(isinstance(entry, ValueEntry) for entry in entries),
+                "raw_bytes": sum(map(size_bytes_of, entries)),
+                "stored_bytes": sizes.total_bytes(entries),
+            }
+        )
+    return items
