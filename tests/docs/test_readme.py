@@ -1,0 +1,75 @@
+"""The code in the README runs, in the order in which it stands."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from store.repository import Repository
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def train_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory in which all Python blocks have run, one after another."""
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.ModuleDict({"embed": torch.nn.Linear(4, 4), "head": torch.nn.Linear(4, 4)})
+    model.forward = lambda x: model["head"](model["embed"](x))  # type: ignore[method-assign]
+    optimizer = torch.optim.AdamW(model.parameters())
+    names = {"model": model, "optimizer": optimizer, "train_step": train_step}
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), names)
+    manager = names.get("mgr")
+    manager.close()  # type: ignore[attr-defined]
+    return tmp_path / "checkpoints"
+
+
+def test_python_blocks_run_and_leave_the_branches_they_speak_of(store: Path) -> None:
+    with Repository.open(store) as repository:
+        names = set(repository.refs.list())
+    assert {"branches/main", "branches/lr3", "tags/nightly"} <= names
+
+
+def test_commands_exist_and_run(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from moonclip.cli import main
+
+    commands = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ moonclip")]
+    assert commands
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", shlex.split(command.split("#")[0]))
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code in (0, None), command
+    assert capsys.readouterr().out
+
+
+def test_targets_of_make_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    named = {name for block in blocks("console") for name in re.findall(r"^\$ make (\w+)", block, re.MULTILINE)}
+    assert named
+    assert all(re.search(rf"^{name}:", makefile, re.MULTILINE) for name in named)
+
+
+def test_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
