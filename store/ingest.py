@@ -68,17 +68,17 @@ class Ingest:
         index: what the store has.
         packs: where new objects go.
         bases: what chunks are compared with and stored against.
-        ordinal: grows by one with each save; staggers where delta chains restart.
+        turn: grows by one with each save and says which delta chains restart; ``None`` if none has to.
         threads: run the tasks.
     """
 
-    def __init__(self, index: Known, packs: PackSeries, bases: Bases, ordinal: int, threads: Threads) -> None:
+    def __init__(self, index: Known, packs: PackSeries, bases: Bases, turn: int | None, threads: Threads) -> None:
         self.counts = Counts()
         self.nodes: dict[TreeId, TreeNode] = {}
         self._index = index
         self._packs = packs
         self._bases = bases
-        self._ordinal = ordinal
+        self._turn = turn
         self._threads = threads
         self._lock = threading.Lock()
         self._claimed: set[ObjectId] = set()
@@ -157,10 +157,14 @@ class Ingest:
             return encode_blob(task.raw)
         return encode(task.raw, words.element, self._base_bytes(task, object_id), words.columns)
 
+    def _restarts(self, task: ChunkTask) -> bool:
+        """Restarts are spread over the places, so that no save has to store everything in full."""
+        return self._turn is not None and (self._turn + task.place) % (SAVE_CHAIN_DEPTH + 1) == 0
+
     def _base_bytes(self, task: ChunkTask, object_id: ObjectId) -> memoryview | None:
         """Bytes to store the chunk against, or ``None`` where its delta chain ends."""
-        if task.base is None or (self._ordinal + task.place) % (SAVE_CHAIN_DEPTH + 1) == 0:
-            return None  # restarts are spread over the places, so that no save has to store everything in full
+        if task.base is None or self._restarts(task):
+            return None
         if task.base.id == object_id:
             return None  # its copies are lost; another writer may be storing it again right now
         places = self._index.places(task.base.id)

@@ -126,7 +126,9 @@ class Saver:
         self, request: SaveRequest, lease: Lease, packs: PackSeries, bases: Bases, parent: Commit | None
     ) -> Saved:
         ordinal = self._ordinal(request)
-        ingest = Ingest(self._index, packs, bases, ordinal, self._threads)
+        # The second commit of a line, a fine-tune on its base say, finds no chain that could be long.
+        is_second = parent is not None and not parent.parents
+        ingest = Ingest(self._index, packs, bases, None if is_second else ordinal, self._threads)
         entries = ingest.chunks(request.items)
         commit = _commit(request, ingest.trees(request.items, entries))
         commit_id = ingest.commit(commit)
