@@ -64,7 +64,7 @@ def encode(raw: memoryview, element: Element, base: memoryview | None = None, co
         columns: words of a row of the tensor (the product of all sizes but the first), or 0 if it has no rows. Only a
             hint: it lets the codec notice rows and columns of different magnitude.
 
-    Cost: about 1 ns a byte with compiled kernels, 5 with their NumPy twins; scratch of twice the chunk per thread.
+    Cost: about 1.5 ns a byte with compiled kernels, 6 with their NumPy twins; scratch of twice the chunk per thread.
     """
     return _word_encoder()(raw, element, base, columns) or _raw(raw)
 
@@ -105,7 +105,7 @@ def decode(
         Corrupt: the payload, or the base, does not fit.
         Incompatible: a transform this version does not know.
 
-    Cost: about 1 ns a byte with compiled kernels; scratch of at most the chunk's size.
+    Cost: about 0.7 ns a byte with compiled kernels, 2.5 with their NumPy twins; scratch of at most the chunk's size.
     """
     if len(out) != raw_bytes:
         raise Corrupt(f"chunk of {raw_bytes} bytes where {len(out)} belong")

@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import kernels
 from ..kernels.reference import KEYS, Bytes, Counts, Words
-from ..limits import KIB, MIN_GROUP_BYTES, MIN_GROUPED_GAIN, MIN_PLANE_GAIN, SAMPLE_WORDS
+from ..limits import KIB, MIN_GROUP_BYTES, MIN_GROUPED_GAIN, MIN_MOVED_GAIN, MIN_PLANE_GAIN, SAMPLE_WORDS
 from . import Transform
 from .context import Context
 
@@ -37,9 +37,6 @@ _HUFFMAN_LOSS: Final = 1.01
 _MATCHING_LOSS: Final = 1.2
 _NOISE_BITS: Final = 7.9
 """A byte of at least this entropy is not looked at by group: it is noise there too, and looking takes time."""
-
-_NOTHING_BITS: Final = 8 * MIN_GROUPED_GAIN
-"""Nor a byte of at most this entropy: it has nothing left to gain."""
 
 _BLOCK_OVERHEAD_BYTES: Final = 14
 _TABLE_BYTES_PER_SYMBOL: Final = 0.4
@@ -114,27 +111,31 @@ def measure(words: Words, base: Words, mapping: int, keys: Bytes, word_count: in
     """
     sample_count = len(words)
     whole_weight = _WEIGHTS.item(sample_count)
-    noise, nothing = (whole_weight - int(bits * sample_count * _FIXED_POINT) for bits in (_NOISE_BITS, _NOTHING_BITS))
+    min_weight = whole_weight - int(_NOISE_BITS * sample_count * _FIXED_POINT)
     statistics = np.empty((words.itemsize + 1, 4), np.int64)
-    kernel = kernels.current(0)
-    kernel.order_costs(words, base, mapping, keys, noise, nothing, _WEIGHTS, _cells.cells, statistics)
+    kernels.current(0).order_costs(words, base, mapping, keys, min_weight, _WEIGHTS, _cells.cells, statistics)
     *rows, (group_weight, group_count, _, _) = statistics.tolist()
     scale = word_count / sample_count
     block_count = 1 + word_count // ZSTD_BLOCK_BYTES
-    group_block_count = block_count + min(group_count, word_count // MIN_GROUP_BYTES)
-    raw = PlanePlan(False, False, False, 8.0 * word_count)
     plans = []
-    for weight, distinct, weight_by_key, distinct_by_key in rows:
-        plan = raw
+    for weight, distinct, _, _ in rows:
         bits = _entropy(whole_weight - weight, distinct - 1) * scale
-        if bits < (1 - MIN_PLANE_GAIN) * raw.bits:
-            plan = _compressed(bits, word_count, block_count, distinct, grouped=False)
-        if distinct_by_key and group_count > 1:
-            bits = _entropy(group_weight - weight_by_key, distinct_by_key - group_count) * scale
-            grouped = _compressed(bits, word_count, group_block_count, distinct_by_key / group_count, grouped=True)
-            plan = grouped if grouped.bits < plan.bits - MIN_GROUPED_GAIN * raw.bits else plan
-        plans.append(plan if plan.bits < (1 - MIN_PLANE_GAIN) * raw.bits else raw)
-    return plans
+        plans.append(_compressed(bits, word_count, block_count, distinct, grouped=False))
+    if group_count < 2:
+        return plans
+    block_count += min(group_count, word_count // MIN_GROUP_BYTES)
+    total_bits = sum(plan.bits for plan in plans)
+    moved: dict[int, PlanePlan] = {}
+    for number, (_, _, weight, distinct) in enumerate(rows):
+        if distinct:
+            bits = _entropy(group_weight - weight, distinct - group_count) * scale
+            grouped = _compressed(bits, word_count, block_count, distinct / group_count, grouped=True)
+            if plans[number].bits - grouped.bits >= MIN_MOVED_GAIN * total_bits:
+                moved[number] = grouped
+    saved_bits = sum(plans[number].bits - plan.bits for number, plan in moved.items())
+    if saved_bits < MIN_GROUPED_GAIN * total_bits:
+        return plans
+    return [moved.get(number, plan) for number, plan in enumerate(plans)]
 
 
 def _entropy(weight: int, free_parameters: int) -> float:
@@ -143,12 +144,16 @@ def _entropy(weight: int, free_parameters: int) -> float:
 
 
 def _compressed(bits: float, word_count: int, block_count: int, distinct: float, *, grouped: bool) -> PlanePlan:
+    """How to compress a plane of so much entropy; raw if that does not save ``MIN_PLANE_GAIN``."""
+    raw_bits = 8.0 * word_count
     table_bits = 8 * block_count * (_BLOCK_OVERHEAD_BYTES + _TABLE_BYTES_PER_SYMBOL * distinct)
     by_entropy = max(bits * _HUFFMAN_LOSS, _MIN_HUFFMAN_BITS * word_count) + table_bits
     by_matching = bits * _MATCHING_LOSS + table_bits
+    best = min(by_entropy, by_matching)
+    if best >= (1 - MIN_PLANE_GAIN) * raw_bits:
+        return PlanePlan(False, False, False, raw_bits)
     # Where repeats are what is saved, blocks of their own only cost their headers.
-    blocks = grouped and by_entropy <= by_matching
-    return PlanePlan(True, blocks, grouped, min(by_entropy, by_matching))
+    return PlanePlan(True, grouped and by_entropy <= by_matching, grouped, best)
 
 
 class _Cells(threading.local):

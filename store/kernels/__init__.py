@@ -68,7 +68,6 @@ class Kernels(Protocol):
         mapping: int,
         keys: Bytes,
         min_weight: int,
-        max_weight: int,
         weights: Counts,
         cells: npt.NDArray[np.int32],
         out: Counts,

@@ -279,7 +279,6 @@ def order_costs(
     mapping: int,
     keys: Bytes,
     min_weight: int,
-    max_weight: int,
     weights: Counts,
     cells: npt.NDArray[np.int32],
     out: Counts,
@@ -301,7 +300,7 @@ def order_costs(
         cells[keys[i]] += 1
     _weigh(cells[:KEYS], weights, out[words.itemsize])
     for plane in range(words.itemsize):
-        if min_weight < out[plane, 0] < max_weight:
+        if out[plane, 0] > min_weight:
             _weigh_by_key(mapped, np.uint64(8 * plane), keys, weights, cells, out[plane, 2:])
 
 

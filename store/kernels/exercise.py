@@ -48,7 +48,7 @@ def _exercise_width(kernels: "Kernels", width_bytes: int) -> bytes:
     weights, cells = np.arange(_WORD_COUNT + 1) ** 2, np.zeros(KEYS * 256, np.int32)
     for mapping in (COPY, ROTATE, XOR, DIFF, ORDERED_DIFF):
         statistics = np.empty((width_bytes + 1, 4), np.int64)
-        kernels.order_costs(words.copy(), base.copy(), mapping, keys, 0, _WORD_COUNT**2, weights, cells, statistics)
+        kernels.order_costs(words.copy(), base.copy(), mapping, keys, 0, weights, cells, statistics)
         results.append(statistics)
     return b"".join(result.tobytes() for result in results)
 

@@ -153,7 +153,6 @@ def order_costs(
     mapping: int,
     keys: Bytes,
     min_weight: int,
-    max_weight: int,
     weights: Counts,
     cells: npt.NDArray[np.int32],
     out: Counts,
@@ -166,7 +165,6 @@ def order_costs(
         mapping: ``COPY`` … ``ORDERED_DIFF``.
         keys: uint8[n], or uint8[0] for no grouping.
         min_weight: planes of no more weight than this are taken for noise, whatever the key.
-        max_weight: planes of no less weight than this hold next to nothing, whatever the key.
         weights: int64[n + 1], ``c·log2(c)`` in fixed point at ``weights[c]``: integers, so that every twin agrees.
         cells: int32[65536], all zero, and all zero again on return.
         out: int64[width + 1, 4], fully overwritten. A row a plane: sum of weights over its histogram, its distinct
@@ -180,7 +178,7 @@ def order_costs(
     for plane in range(words.itemsize):
         symbols = mapped.view(np.uint8).reshape(len(mapped), mapped.itemsize)[:, plane].astype(np.int64)
         out[plane, :2] = _weigh(symbols, weights)
-        if len(keys) and min_weight < out[plane, 0] < max_weight:
+        if len(keys) and out[plane, 0] > min_weight:
             out[plane, 2:] = _weigh(keys.astype(np.int64) * KEYS + symbols, weights)
     if len(keys):
         out[words.itemsize, :2] = _weigh(keys, weights)

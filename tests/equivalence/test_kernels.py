@@ -47,7 +47,7 @@ def results_of(
     varying = kernel.split(current, base, mapping, keys, starts.copy(), grouped, planes)
     statistics = np.empty((width + 1, 4), np.int64)
     cells, weights = np.zeros(256 * 256, np.int32), np.arange(count + 1) ** 2
-    kernel.order_costs(current.copy(), base.copy(), mapping, keys, count, count**2, weights, cells, statistics)
+    kernel.order_costs(current.copy(), base.copy(), mapping, keys, count, weights, cells, statistics)
     assert not cells.any()
     frozen = [plane.view() for plane in planes]
     for plane in frozen:
