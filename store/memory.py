@@ -1,15 +1,8 @@
-"""Views of buffers, and comparing them at memory speed without the GIL."""
+"""Comparing buffers at memory speed, without the GIL."""
 
-from .ids import Buffer
 from .limits import KIB
 
 _PROBE_BYTES = 64 * KIB
-
-
-def as_bytes(buffer: Buffer) -> memoryview:
-    """A flat view of unsigned bytes over any C-contiguous buffer."""
-    view = memoryview(buffer)
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 def same_bytes(left: memoryview, right: memoryview) -> bool:
