@@ -57,7 +57,8 @@ def resolve(commits: Commits, refs: Refs, text: str, bound_branch: str | None = 
         commits: the graph.
         refs: names and their pasts.
         text: a revision, see :mod:`store.revisions`.
-        bound_branch: short name of the branch that ``@{n}`` and ``step:N`` speak of; ``HEAD``'s if ``None``.
+        bound_branch: short name of the branch that ``HEAD``, ``@{n}`` and ``step:N`` speak of; the store's current
+            one if ``None``.
 
     Raises:
         Incompatible: ``text`` is not a revision.
@@ -101,7 +102,7 @@ class _Resolver:
             if commit is not None:
                 return commit
         if name == HEAD:
-            raise self._not_found(f"branch {self._refs.head()!r} has no commit yet")
+            raise self._not_found(f"branch {self._branch()!r} has no commit yet")
         if is_id_prefix(name):
             return self._with_prefix(name.lower())
         raise self._unknown_name(name)
@@ -109,7 +110,7 @@ class _Resolver:
     def _refs_called(self, name: str) -> list[RefName]:
         """Full names that ``name`` may stand for, most preferred first."""
         if name == HEAD:
-            return [branch_name(self._refs.head())]
+            return [branch_name(self._branch())]
         if is_full_name(name):
             return [RefName(name)]
         if problem_with(name) is not None:  # an id: no ref is called like one
@@ -134,9 +135,9 @@ class _Resolver:
 
     def _log_name(self, name: str | None) -> str:
         """Name of the log that ``name@{n}`` speaks of: that of a ref, or that a deleted ref left behind."""
-        if name == HEAD:
+        if name == HEAD and self._bound_branch is None:
             return HEAD
-        if name is None:
+        if name in (None, HEAD):
             return branch_name(self._branch())
         called = self._refs_called(name)
         for ref in called:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -73,6 +74,16 @@ class _Warnings(logging.Handler):
 _WARNINGS: Final = _Warnings(logging.WARNING)
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - as click calls it
+    if not wanted:
+        return
+    try:
+        click.echo(f"moonclip {version('moonclip-store')}")
+    except PackageNotFoundError:
+        click.echo("moonclip, run from a source tree that is not installed")
+    ctx.exit()
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "-C",
@@ -83,7 +94,9 @@ _WARNINGS: Final = _Warnings(logging.WARNING)
     type=click.Path(path_type=Path),
     help="The store. Without it: the one that the working directory is in, or ./checkpoints.",
 )
-@click.version_option(package_name="moonclip-store", prog_name="moonclip", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show it and exit."
+)
 @click.pass_context
 def commands(ctx: click.Context, given: Path | None) -> None:
     """Training checkpoints as git-like commits."""

@@ -34,9 +34,12 @@ _OPEN: Final = frozenset({"dict", "list", "tuple", "namedtuple", "OrderedDict", 
     type=click.Path(dir_okay=False, path_type=Path),
     help="File to write: .pt (needs torch; all of it is in memory at once) or .safetensors (tensors only).",
 )
+@click.option("-f", "--force", is_flag=True, help="Replace the file if it exists.")
 @json_option
 @click.pass_context
-def export(ctx: click.Context, revision: str, items: tuple[str, ...], output: Path, *, as_json: bool) -> None:
+def export(
+    ctx: click.Context, revision: str, items: tuple[str, ...], output: Path, *, force: bool, as_json: bool
+) -> None:
     """Write a commit into a .pt or .safetensors file.
 
     With one --item the file holds that item itself, a model's state dict for instance; otherwise a .pt file holds a
@@ -44,6 +47,8 @@ def export(ctx: click.Context, revision: str, items: tuple[str, ...], output: Pa
     """
     if output.suffix not in _FORMATS:
         raise click.BadParameter(f"{output.name}: the name has to end in {', '.join(_FORMATS)}", ctx, param_hint="-o")
+    if output.exists() and not force:
+        raise click.UsageError(f"{output} exists; --force replaces it")
     repo = open_store(ctx)
     commit = repo.commit(repo.resolve(revision))
     chosen = items_matching(commit, items or None)

@@ -1,7 +1,7 @@
 """Tensors and values of a commit, by name."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -69,8 +69,23 @@ def find(repo: Repository, commit: Commit, text: str) -> Listed:
         Ambiguous: several items have it.
         Corrupt: a tree is damaged.
     """
-    item, separator, name = text.rpartition(SEPARATOR)
     trees = {each: repo.tree(commit, each) for each in commit.items}
+    found = _called(trees, text)
+    if not found:
+        raise _unknown(text, _full_names(trees))
+    if len(found) > 1:
+        candidates = [one.full_name for one in found]
+        raise Ambiguous(f"{text!r} is in several items: {', '.join(candidates)}", candidates=candidates)
+    return found[0]
+
+
+def holds(repo: Repository, commit: Commit, text: str) -> bool:
+    """Whether any entry is called so, as :func:`find` understands it."""
+    return bool(_called({each: repo.tree(commit, each) for each in commit.items}, text))
+
+
+def _called(trees: Mapping[str, Tree], text: str) -> list[Listed]:
+    item, separator, name = text.rpartition(SEPARATOR)
     found = [
         Listed(each, name, tree[name])
         for each, tree in trees.items()
@@ -78,12 +93,7 @@ def find(repo: Repository, commit: Commit, text: str) -> Listed:
     ]
     if not separator and text in trees and "" in trees[text]:
         found.append(Listed(text, "", trees[text][""]))
-    if not found:
-        raise _unknown(text, _full_names(trees))
-    if len(found) > 1:
-        candidates = [one.full_name for one in found]
-        raise Ambiguous(f"{text!r} is in several items: {', '.join(candidates)}", candidates=candidates)
-    return found[0]
+    return found
 
 
 def _all(repo: Repository, commit: Commit) -> Iterator[Listed]:

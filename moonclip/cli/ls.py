@@ -8,6 +8,7 @@ from store.entries import TensorEntry
 from store.refnames import HEAD
 from store.sizes import Sizes, size_bytes_of
 
+from ..stored import SEPARATOR
 from .listing import Listed, entries_of
 from .location import open_store
 from .output import echo_json_list, json_option
@@ -24,8 +25,11 @@ def ls(ctx: click.Context, revision: str, patterns: tuple[str, ...], *, as_json:
     """List tensors and values of a commit.
 
     NAME is item::name, or a name in any item; both may be globs, and the name of a container lists what is in it.
+    A first argument that no revision can look like (with :: or * in it) is a NAME, of HEAD.
     Columns: dtype, shape, raw size, stored size, encoding, name.
     """
+    if _is_name(revision):
+        revision, patterns = HEAD, (revision, *patterns)
     repo = open_store(ctx)
     listed = entries_of(repo, repo.commit(repo.resolve(revision)), patterns)
     sizes = Sizes(repo.reader)
@@ -34,6 +38,10 @@ def ls(ctx: click.Context, revision: str, patterns: tuple[str, ...], *, as_json:
         return
     for line in columns([_row(one, sizes) for one in listed], right=(2, 3)):
         click.echo(line)
+
+
+def _is_name(argument: str) -> bool:
+    return SEPARATOR in argument or "*" in argument
 
 
 def entry_json(one: Listed, sizes: Sizes) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from store.objects import Commit
 from store.refnames import HEAD
 from store.repository import Repository
 from store.sizes import Sizes, size_bytes_of
+from store.values import Plain
 
 from .commits import Described, describe
 from .corners import look
-from .listing import Listed, find
+from .listing import Listed, find, holds
 from .location import open_store
 from .ls import entry_json
 from .output import echo_json, json_option
@@ -28,20 +29,32 @@ from .text import columns, counted, printable, size
 @json_option
 @click.pass_context
 def show(ctx: click.Context, revision: str, name: str | None, *, as_json: bool) -> None:
-    """Show a commit, a tensor or a value.
+    """Show a commit, a tensor, a value, or one of its metadata.
 
-    NAME is item::name, or a name that only one item has. Of a large tensor the first and last elements are shown, and
-    only these are read. JSON holds a value in full, but no elements of tensors: export those.
+    NAME is item::name, or a name that only one item has, or else a key of the metadata. Of a large tensor the first
+    and last elements are shown, and only these are read. JSON holds a value in full, but no elements of tensors:
+    export those.
     """
     repo = open_store(ctx)
     described = describe(repo, repo.resolve(revision), read_names(repo.refs))
-    if name is not None:
+    metadata = described.commit.metadata
+    if name is not None and name in metadata and not holds(repo, described.commit, name):
+        _show_metadata(name, metadata[name], as_json=as_json)
+    elif name is not None:
         _show_entry(repo, find(repo, described.commit, name), Sizes(repo.reader), as_json=as_json)
     elif as_json:
         echo_json(described.as_json() | {"items": _item_sizes(repo, described.commit)})
     else:
         for line in _commit_lines(repo, described):
             click.echo(line)
+
+
+def _show_metadata(key: str, value: Plain, *, as_json: bool) -> None:
+    if as_json:
+        echo_json({"metadata": key, "value": to_json(value)})
+        return
+    for line in to_lines(value):
+        click.echo(line)
 
 
 def _show_entry(repo: Repository, one: Listed, sizes: Sizes, *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from tests.stores import History, commit, damage, item, noise, tensor
 
 Out = Callable[..., str]
 Document = Callable[..., Any]
+Run = Callable[..., Result]
 
 
 def weight(step: int) -> torch.Tensor:
@@ -40,7 +41,7 @@ def test_pt_of_a_commit(output: Out, past: History, tmp_path: Path) -> None:
 
 def test_pt_of_one_item_is_that_item(document: Document, past: History, tmp_path: Path) -> None:
     (tmp_path / "out.pt").write_text("what was there before")
-    said = document("export", "main~3", "--item", "model", "-o", "out.pt")
+    said = document("export", "main~3", "--item", "model", "-f", "-o", "out.pt")
     assert said["commit"] == past.main[0].hex()
     assert (said["items"], said["bytes"]) == (["model"], (tmp_path / "out.pt").stat().st_size)
     loaded = torch.load(tmp_path / "out.pt", weights_only=True)
@@ -123,9 +124,18 @@ def test_a17_a_pickle_is_not_run_and_leaves_no_file(failure: Out, past: History,
 def test_a_damaged_chunk_leaves_the_old_file(failure: Out, past: History, tmp_path: Path) -> None:
     (tmp_path / "out.safetensors").write_text("what was there before")
     damage(past.root, "fc.weight", "best")
-    failure("export", "best", "--item", "model", "-o", "out.safetensors")
+    failure("export", "best", "--item", "model", "-o", "out.safetensors", "--force")
     assert (tmp_path / "out.safetensors").read_text() == "what was there before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "out.safetensors"]
+
+
+def test_a_file_that_exists_is_replaced_only_when_asked(run: Run, output: Out, past: History, tmp_path: Path) -> None:
+    (tmp_path / "out.pt").write_text("what was there before")
+    refused = run("export", "best", "-o", "out.pt")
+    assert (refused.exit_code, "out.pt exists; --force replaces it" in refused.stderr) == (2, True)
+    assert (tmp_path / "out.pt").read_text() == "what was there before"
+    output("export", "best", "-o", "out.pt", "--force")
+    assert torch.load(tmp_path / "out.pt", weights_only=True)
 
 
 def test_what_is_not_there(failure: Out, past: History, tmp_path: Path) -> None:

@@ -217,6 +217,20 @@ def test_ls_by_names_and_globs(document: Document, failure: Out, past: History) 
     assert "'model::nothing*'" in failure("ls", "main", "model::nothing*")
 
 
+def test_ls_takes_names_without_a_revision(document: Document, past: History) -> None:
+    assert past.main
+    assert document("ls", "model::*") == document("ls", "HEAD", "model::*")
+    assert document("ls", "*.weight", "settings") == document("ls", "HEAD", "*.weight", "settings")
+
+
+def test_metadata_by_its_key(document: Document, output: Out, past: History) -> None:
+    with Repository.open(past.root) as repo:
+        commit(repo, items=[item("x", {}, {"v": 1})], metadata={"loss": 0.25, "v": 2})
+    assert output("show", "HEAD", "loss") == "0.25\n"
+    assert document("show", "HEAD", "loss") == {"metadata": "loss", "value": 0.25}
+    assert output("show", "HEAD", "v").endswith("\n1\n")  # what is stored under that name comes first
+
+
 def test_sizes_are_short() -> None:
     assert [size(n) for n in (0, 1023, 1024, 10 * 1024, 1023 * 1024, 1536 * 1024**2)] == [
         "0 B",

@@ -159,7 +159,8 @@ def test_not_found_says_why_and_what_is_near(text: str) -> None:
 def test_the_bound_branch_is_what_revisions_without_a_name_speak_of() -> None:
     assert resolve(COMMITS, REFS, "step:500", "exp/lr3") == commit_id(5)
     assert resolve(COMMITS, REFS, "@{1}", "gone") == commit_id(3)
-    assert resolve(COMMITS, REFS, "HEAD", "exp/lr3") == commit_id(8)
+    assert resolve(COMMITS, REFS, "HEAD", "exp/lr3") == resolve(COMMITS, REFS, "exp/lr3") != commit_id(8)
+    assert resolve(COMMITS, REFS, "HEAD@{1}", "gone") == commit_id(3)
 
 
 def test_step_is_the_newest_of_that_step() -> None:
