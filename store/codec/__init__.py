@@ -53,7 +53,7 @@ class Encoded:
     uses_base: bool
 
 
-def encode(raw: memoryview, element: Element, base: memoryview | None = None, columns: int = 0) -> Encoded:
+def encode(raw: memoryview, element: Element, base: memoryview | None = None) -> Encoded:
     """Encode a chunk, as small as the sampled candidates promise and never larger than ``raw``.
 
     Args:
@@ -61,12 +61,11 @@ def encode(raw: memoryview, element: Element, base: memoryview | None = None, co
             the result's payload is in use.
         element: the words in it.
         base: bytes of the base chunk, or ``None``. Ignored unless it is as long as ``raw``.
-        columns: words of a row of the tensor (the product of all sizes but the first), or 0 if it has no rows. Only a
-            hint: it lets the codec notice rows and columns of different magnitude.
 
-    Cost: about 1.5 ns a byte with compiled kernels, 6 with their NumPy twins; scratch of twice the chunk per thread.
+    Cost: 0.5–0.7 ns a byte of a large chunk with compiled kernels, 6–8 with their NumPy twins; scratch of twice the
+    chunk per thread.
     """
-    return _word_encoder()(raw, element, base, columns) or _raw(raw)
+    return _word_encoder()(raw, element, base) or _raw(raw)
 
 
 def encode_blob(raw: Buffer) -> Encoded:
@@ -105,7 +104,8 @@ def decode(
         Corrupt: the payload, or the base, does not fit.
         Incompatible: a transform this version does not know.
 
-    Cost: about 0.7 ns a byte with compiled kernels, 2.5 with their NumPy twins; scratch of at most the chunk's size.
+    Cost: about 0.5 ns a byte of a large chunk with compiled kernels, 1.5 with their NumPy twins; scratch of at most
+    the chunk's size.
     """
     if len(out) != raw_bytes:
         raise Corrupt(f"chunk of {raw_bytes} bytes where {len(out)} belong")
@@ -128,7 +128,7 @@ def decode(
 
 
 @cache
-def _word_encoder() -> Callable[[memoryview, Element, memoryview | None, int], Encoded | None]:
+def _word_encoder() -> Callable[[memoryview, Element, memoryview | None], Encoded | None]:
     with loading:
         from .encoding import encode_words
 

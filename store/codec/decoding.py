@@ -3,15 +3,17 @@
 Spec: docs/format.md §5.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from .. import kernels, whole
+from .. import kernels
 from ..dtypes import Element
 from ..errors import Corrupt
 from ..kernels.reference import KEYS, Bytes, Counts, Words
-from . import Transform
+from . import Transform, frames
 from .payload import MIN_COLUMNS, Coding, Plane, mapping_of, row_count, unpack
-from .words import NO_CURSORS, NO_KEYS, bytes_of, frozen, scratch_keys, words_of
+from .words import NO_CURSORS, NO_KEYS, scratch_keys, scratch_planes, words_of
 
 
 def decode_words(
@@ -41,9 +43,9 @@ def decode_words(
     if grouped:
         keys, counts = group_keys(element, base_words, codes, columns, word_count)
         cursors = starts(counts)
-    planes = tuple(_content(plane, word_count) for plane in stored)
+    planes = _planes(stored, word_count)
     words, is_copy = _target(out, element)
-    base_or_any = base_words if base_words is not None else frozen(words)
+    base_or_any = base_words if base_words is not None else words
     mapping = mapping_of(transform, element)
     kernels.current(len(out)).join(planes, base_or_any, mapping, keys, cursors, grouped_planes, words)
     if is_copy:
@@ -98,19 +100,27 @@ def _codes(plane: Plane, columns: int, word_count: int) -> Bytes:
         raise Corrupt(f"a context of {columns} columns for {word_count} words")
     if plane.grouped:
         raise Corrupt("context codes have no groups")
-    return _content(plane, row_count(word_count, columns) + columns)
+    codes = np.empty(row_count(word_count, columns) + columns, np.uint8)
+    return _content(plane, codes)
 
 
-def _content(plane: Plane, size_bytes: int) -> Bytes:
-    """A plane's bytes: a view of the payload where it is raw."""
+def _planes(stored: Sequence[Plane], word_count: int) -> tuple[Bytes, ...]:
+    room = scratch_planes(len(stored), word_count)
+    return tuple(_content(plane, room[number]) for number, plane in enumerate(stored))
+
+
+def _content(plane: Plane, room: Bytes) -> Bytes:
+    """A plane's bytes: in ``room``, which is as long as it has to be, or a view of the payload where that is raw."""
     body = memoryview(plane.body[0])
-    if plane.coding == Coding.CONSTANT:
-        return frozen(np.full(size_bytes, body[0], np.uint8))
     if plane.coding == Coding.RAW:
-        if len(body) != size_bytes:
-            raise Corrupt(f"raw plane of {len(body)} bytes where {size_bytes} belong")
-        return bytes_of(body)
-    return bytes_of(whole.decompress(body, size_bytes, "byte plane"))
+        if len(body) != room.size:
+            raise Corrupt(f"raw plane of {len(body)} bytes where {room.size} belong")
+        return np.frombuffer(body, np.uint8)
+    if plane.coding == Coding.CONSTANT:
+        room[:] = body[0]
+    else:
+        frames.restore(body, room)
+    return room
 
 
 def _target(out: memoryview, element: Element) -> tuple[Words, bool]:

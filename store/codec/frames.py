@@ -7,12 +7,18 @@ Spec: docs/format.md §5.4.
 """
 
 import threading
-from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import zstandard
 
-_ENTROPY_ONLY: Final = zstandard.ZstdCompressionParameters(
+from .. import kernels
+from ..errors import Corrupt
+from ..ids import Buffer
+from ..kernels.framing import BLOCK_HEAD_BYTES, REPEATED_BLOCK, frame_room
+from ..kernels.reference import Bytes, Counts
+
+_FEW_REPEATS: Final = zstandard.ZstdCompressionParameters(
     strategy=zstandard.STRATEGY_FAST,
     min_match=7,
     hash_log=6,
@@ -23,39 +29,67 @@ _ENTROPY_ONLY: Final = zstandard.ZstdCompressionParameters(
     write_content_size=1,
     write_checksum=0,
 )
-"""Byte planes of floats have skewed symbols but no repeats: a token search for matches, then Huffman coding.
-
-Negative levels would search even less, but they switch Huffman coding off.
-"""
+"""Planes that are mostly one byte: a token search finds the long repeats. Negative levels switch coding off."""
 
 
 class _Contexts(threading.local):
-    """A zstd context is not thread-safe and costs an allocation: one per thread."""
+    """A zstd context is not thread-safe and costs an allocation, and fresh memory page faults: one each per thread."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(compression_params=_ENTROPY_ONLY)
+        self.compressor = zstandard.ZstdCompressor(compression_params=_FEW_REPEATS)
+        self.decompressor = zstandard.ZstdDecompressor()
+        self.room = np.empty(0, np.uint8)
 
 
 _contexts = _Contexts()
 
 
-def compress(data: memoryview, block_ends: Sequence[int]) -> tuple[bytes, ...]:
-    """Compress, mostly by entropy, with a code table of its own for each block.
+def match(data: Buffer) -> bytes:
+    """Compress a plane with long repeats."""
+    return _contexts.compressor.compress(data)
+
+
+def code(plane: Bytes, ends: Counts) -> bytes:
+    """Compress a plane whose bytes are unevenly frequent, and have no order.
 
     Args:
-        data: one byte plane.
-        block_ends: ascending offsets inside ``data`` where a block ends. Longer blocks are cut by zstd.
-
-    Returns:
-        One frame, in parts.
+        plane: uint8[n], n > 0.
+        ends: where stretches end that get a code of their own; the last is n.
     """
-    if not block_ends:
-        return (_contexts.compressor.compress(data),)
-    stream = _contexts.compressor.compressobj(size=len(data))
-    parts: list[bytes] = []
-    start = 0
-    for end in block_ends:
-        parts += (stream.compress(data[start:end]), stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
-        start = end
-    parts += (stream.compress(data[start:]), stream.flush())
-    return tuple(part for part in parts if part)
+    room_bytes = frame_room(plane.size)
+    if _contexts.room.size < room_bytes:
+        _contexts.room = np.empty(room_bytes, np.uint8)
+    room = _contexts.room
+    return room[: kernels.current(plane.size).compress(plane, ends, room)].tobytes()
+
+
+def restore(frame: memoryview, plane: Bytes) -> None:
+    """Inverse of both.
+
+    Args:
+        frame: one frame and nothing else; untrusted.
+        plane: uint8[n], C-contiguous, fully overwritten; undefined after an error.
+
+    Raises:
+        Corrupt: not a zstd frame, or of other content size.
+    """
+    try:
+        size_bytes, restored_bytes = zstandard.frame_content_size(frame), -1
+        if size_bytes == plane.size and _frame_bytes(frame) == len(frame):
+            restored_bytes = _contexts.decompressor.stream_reader(frame).readinto(plane)
+    except zstandard.ZstdError as error:
+        raise Corrupt(f"byte plane: {error}") from error
+    if restored_bytes != plane.size:
+        raise Corrupt(f"byte plane: {size_bytes} bytes in the frame where {plane.size} belong, or not one whole frame")
+
+
+def _frame_bytes(frame: memoryview) -> int:
+    """Where the last block ends, going by what blocks say of themselves: zstd itself ignores what comes behind."""
+    at = zstandard.frame_header_size(frame)
+    has_checksum = frame[4] >> 2 & 1
+    while at + BLOCK_HEAD_BYTES <= len(frame):
+        head = int.from_bytes(frame[at : at + BLOCK_HEAD_BYTES], "little")
+        at += BLOCK_HEAD_BYTES + (1 if head >> 1 & 3 == REPEATED_BLOCK else head >> 3)
+        if head & 1:
+            return at + 4 * has_checksum
+    return -1

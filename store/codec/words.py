@@ -1,7 +1,4 @@
-"""Bytes as arrays of words, in the one form that compiled kernels are made for.
-
-A kernel compiled for aligned read-only arrays would be compiled anew, here and now, for any other kind.
-"""
+"""Bytes as arrays of words, and the room in which a thread makes planes of them."""
 
 import threading
 from typing import Final
@@ -15,27 +12,13 @@ _PLANE_GAP_BYTES: Final = 17 * 64
 """Between planes: a power of two apart, the same offset of every plane falls into one set of the cache."""
 
 
+_TYPES: Final = {width_bytes: np.dtype(f"<u{width_bytes}") for width_bytes in (1, 2, 4, 8)}
+
+
 def words_of(data: memoryview | bytes, element: Element) -> Words:
-    """Read-only, aligned words over ``data``: a view, or a copy if it is not aligned."""
-    words = np.frombuffer(data, np.dtype(f"<u{element.width_bytes}"))
-    if not words.flags.aligned:
-        words = words.copy()
-    words.flags.writeable = False
-    return words
-
-
-def bytes_of(data: memoryview | bytes) -> Bytes:
-    """Read-only bytes over ``data``, as a view."""
-    view = np.frombuffer(data, np.uint8)
-    view.flags.writeable = False
-    return view
-
-
-def frozen(array: Words) -> Words:
-    """A read-only view."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    """Aligned words over ``data``: a view, or a copy if it is not aligned. Only to be read."""
+    words: Words = np.frombuffer(data, _TYPES[element.width_bytes])
+    return words if words.flags.aligned else words.copy()
 
 
 class _Scratch(threading.local):

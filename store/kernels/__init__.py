@@ -1,26 +1,18 @@
 """Compiled kernels where they are ready, their NumPy twins where they are not: the same bytes either way.
 
-Compiling takes half a minute and holds the GIL, so it never happens in a process that encodes: if numba's cache is
-cold, a niced helper process fills it and the twins serve until it has. Even reading the cache imports numba (0.3 s):
-that is done once there is enough work to pay for it, and never in the main thread.
+Compiling takes a quarter of a minute, holds the GIL and needs numba, so a process of its own does it, once for a
+machine: it leaves object code in a cache, and everybody else loads that. While there is none, the twins serve.
 
-Forks are safe at any moment: a fork waits for a load in progress, and every kernel has been called before anybody
-can see it (a child forked during a first call would wait for a lock that nobody holds).
+Forks are safe at any moment: a fork waits for a load in progress, and what is loaded has no locks.
 """
 
-import importlib.util
-import os
-import threading
 import time
 from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from ..forks import loading
 from ..limits import KERNEL_LOAD_BYTES, KERNEL_PROBE_SECONDS
 from . import cache, reference
-from .reference import Bytes, Counts, Words
+from .reference import Bytes, Counts, Runs, Words
 
 
 class Kernels(Protocol):
@@ -31,11 +23,6 @@ class Kernels(Protocol):
 
     def context_keys(self, codes: Bytes, columns: int, keys: Bytes, counts: Counts) -> None:
         """Group keys from codes of rows and columns."""
-
-    def exponent_sums(
-        self, words: Words, first_bit: int, mask: int, columns: int, row_sums: Counts, column_sums: Counts
-    ) -> None:
-        """Sums of exponents by row and by column."""
 
     def split(
         self,
@@ -65,14 +52,18 @@ class Kernels(Protocol):
         self,
         words: Words,
         base: Words,
+        runs: Runs,
         mapping: int,
-        keys: Bytes,
+        key_field: tuple[int, int],
         min_weight: int,
-        weights: Counts,
-        cells: npt.NDArray[np.int32],
-        out: Counts,
-    ) -> None:
+    ) -> list[list[int]]:
         """Statistics of a sample."""
+
+    def compress(self, plane: Bytes, ends: Counts, out: Bytes) -> int:
+        """Byte plane to zstd frame."""
+
+    def stream(self, target_at: int, source_at: int, size_bytes: int) -> None:
+        """A copy past the caches."""
 
 
 class _Loader:
@@ -82,44 +73,50 @@ class _Loader:
         self.chosen: Kernels | None = None
         self._seen_bytes = 0
         self._next_probe = 0.0
-        self._helper_started = False
+        self._filling = False
 
     def current(self, work_bytes: int) -> Kernels:
         """The chosen kernels, or the twins; may load the compiled ones first."""
         self._seen_bytes += work_bytes  # a lost update only delays the load
-        if self._seen_bytes < KERNEL_LOAD_BYTES or threading.current_thread() is threading.main_thread():
-            return reference
-        if not loading.acquire_at_once():
-            return reference  # another thread is loading
-        try:
-            start_helper = self._advance()
-        finally:
-            loading.release()
-        if start_helper:
-            cache.start_helper()
+        if self._seen_bytes >= KERNEL_LOAD_BYTES and time.monotonic() >= self._next_probe:
+            self.prepare()
         return self.chosen or reference
 
-    def _advance(self) -> bool:
-        """Load what is ready. Returns whether the helper process should be started."""
-        if self.chosen is not None or time.monotonic() < self._next_probe:
-            return False
-        self._next_probe = time.monotonic() + KERNEL_PROBE_SECONDS
-        if loading.was_cut_off or not _can_compile():
-            self.chosen = reference
-        elif cache.is_warm():
-            self.load()
-        elif not self._helper_started:
-            self._helper_started = True
-            return True
-        return False
+    def prepare(self) -> None:
+        """Load the compiled kernels if they are ready, else see to it that they will be. Never waits."""
+        if not loading.acquire_at_once():
+            return  # another thread is at it
+        try:
+            cold = self.chosen is None and not self.load() and not self._filling
+            self._next_probe = time.monotonic() + KERNEL_PROBE_SECONDS
+        finally:
+            loading.release()
+        if cold:
+            self._filling = True
+            cache.fill(wait=False)
 
-    def load(self) -> None:
-        """Import, call and publish the compiled kernels, compiling whatever the cache lacks; twins if that fails."""
+    def load(self) -> bool:
+        """Load, verify and publish what the cache holds.
+
+        Returns:
+            Whether it is settled which kernels are used: not while the cache is cold and can be filled.
+        """
         with loading:
-            try:
-                self.chosen = cache.load()
-            except Exception:  # noqa: BLE001 - numba breaks in many ways, and none may cost a save: twins do the same
+            object_code = None if loading.was_cut_off else cache.read()
+            if object_code is not None:
+                self.chosen = _verified(object_code)
+            elif loading.was_cut_off or not cache.can_fill():
                 self.chosen = reference
+        return self.chosen is not None
+
+
+def _verified(object_code: bytes) -> Kernels:
+    try:
+        from .verifying import verified
+
+        return verified(object_code)
+    except Exception:  # noqa: BLE001 - LLVM breaks in many ways, and none may cost a save: twins do the same
+        return reference
 
 
 _loader = _Loader()
@@ -134,15 +131,25 @@ def current(work_bytes: int) -> Kernels:
     return _loader.chosen or _loader.current(work_bytes)
 
 
+def prepare() -> None:
+    """Load the compiled kernels now if they are ready, or have them compiled meanwhile: for a process that will work.
+
+    Cost: 60 ms once.
+    """
+    _loader.prepare()
+
+
 def warm() -> bool:
-    """Compile every kernel into the cache, if need be, and use them from now on. For set-up, tests and benchmarks.
+    """Use compiled kernels from now on, and compile them first if need be. For set-up, tests and benchmarks.
 
     Returns:
         Whether compiled kernels are in use; if not, numba is absent or does not work here.
 
-    Cost: up to a minute with a cold cache, half a second with a warm one.
+    Cost: a quarter of a minute with a cold cache, 60 ms with a warm one.
     """
-    if _can_compile():
+    if cache.read() is None and cache.can_fill():
+        cache.fill(wait=True)
+    if not is_compiled():
         _loader.load()
     return is_compiled()
 
@@ -150,8 +157,3 @@ def warm() -> bool:
 def is_compiled() -> bool:
     """Whether this process uses compiled kernels now."""
     return _loader.chosen not in (None, reference)
-
-
-def _can_compile() -> bool:
-    # Without its compiler numba would run the kernels as plain Python, word by word.
-    return importlib.util.find_spec("numba") is not None and not os.environ.get("NUMBA_DISABLE_JIT")

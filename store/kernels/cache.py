@@ -1,32 +1,48 @@
-"""numba's cache of the compiled kernels: where it is, whether it is warm, and how it is filled.
+"""Where the kernels' object code is kept, and how it comes there.
 
-The cache's directory is chosen here, so that a stamp beside it can say that it holds every kernel for exactly this
-source, these library versions and this processor. Looking at the stamp costs a few system calls and no import.
+One file holds all kernels, named after everything that decides what is in it: the source, the compilers' versions and
+the processor. Looking for it costs a few small reads and no import. It carries a checksum, because a processor runs
+whatever it is given; it is replaced in one step, so nobody meets half of it; and if it is lost, it is made again.
 """
 
+import contextlib
 import hashlib
-import importlib
+import importlib.util
 import os
 import platform
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Final
 
-from . import reference
-from .exercise import exercise
+import xxhash
 
-if TYPE_CHECKING:
-    from . import Kernels
+_HERE: Final = Path(__file__).parent
+_COMPILERS: Final = ("numba", "llvmlite")
+_MAGIC: Final = b"moonclip kernels\n"
+_CHECKSUM_BYTES: Final = 16
+_DETACHED: Final = """
+import os, runpy
+if os.fork():
+    os._exit(0)
+os.setsid()
+os.nice(19)
+runpy.run_module("store.kernels.compiling", run_name="__main__")
+"""
+"""Leaves a child behind, so that nobody has to wait for it, and steps aside before it has imported anything."""
 
-_SOURCE = Path(__file__).with_name("compiled.py")
-_LIBRARIES = ("numba", "llvmlite", "numpy")
+_CPUINFO_BYTES: Final = 16 * 1024
+"""More than the first processor takes; machines have hundreds, and Linux writes this text anew for each reader."""
 
 
 def directory() -> Path | None:
-    """The first writable place: beside the source, as Python's own cache is, or the user's cache directory."""
-    for place in (_SOURCE.parent / "__pycache__", _user_cache() / "moonclip" / "kernels"):
+    """The first writable place: ``MOONCLIP_CACHE``, or else beside the source, as Python's own cache is, or the user's.
+
+    Returns:
+        ``None`` if there is none.
+    """
+    for place in _places():
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError:
@@ -36,91 +52,103 @@ def directory() -> Path | None:
     return None
 
 
-def is_warm() -> bool:
-    """Whether loading would compile nothing."""
-    place = directory()
-    return place is not None and _stamp(place).exists()
+def read() -> bytes | None:
+    """The object code for this source on this machine; ``None`` if there is none, or it is damaged.
+
+    A place that cannot be written counts, too: whoever installed the package may have compiled the kernels.
+    """
+    name = _file_name()
+    for place in _places():
+        try:
+            stored = (place / name).read_bytes()
+        except OSError:
+            continue
+        head_bytes = len(_MAGIC) + _CHECKSUM_BYTES
+        object_code = stored[head_bytes:]
+        if stored[:head_bytes] == _head(object_code):
+            return object_code
+    return None
 
 
-def load() -> "Kernels":
-    """Import the compiled kernels, call each of them once, and compare the results with the twins'.
-
-    Compiles what the cache lacks, then stamps it.
+def write(place: Path, object_code: bytes) -> None:
+    """Put object code into the cache, in one step.
 
     Raises:
-        RuntimeError: no writable cache directory, or the kernels are wrong.
-        Exception: whatever a broken numba raises.
-
-    Cost: half a second with a warm cache, up to a minute with a cold one.
+        OSError: it cannot be written.
     """
-    place = directory()
-    if place is None:
-        raise RuntimeError("no directory to cache compiled kernels in")
-    compiled = _import_compiled(place)
-    if exercise(compiled) != exercise(reference):
-        raise RuntimeError("compiled kernels disagree with their twins")
-    _stamp(place).touch()
-    return compiled
+    with tempfile.NamedTemporaryFile(dir=place, prefix="moonclip-", suffix=".tmp", delete=False) as file:
+        try:
+            file.write(_head(object_code) + object_code)
+            file.close()
+            Path(file.name).replace(place / _file_name())
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
 
 
-def start_helper() -> None:
-    """Start a process that fills the cache on its own: niced, silent, detached, ending by itself.
+def can_fill() -> bool:
+    """Whether there is a compiler, and somewhere to put what it makes."""
+    return all(importlib.util.find_spec(name) for name in _COMPILERS) and bool(sys.executable) and bool(directory())
 
-    Several may be started, by this or other processes; all but one end at once. Failing to start one is no fault: the
-    twins go on.
+
+def fill(*, wait: bool) -> None:
+    """Start a process that fills the cache: silent, and harmless if it fails.
+
+    Args:
+        wait: until it has. Else it is niced and detached, and ends by itself; several may be started, by this or
+            other processes, and all but one end at once.
+
+    Cost: 20 ms unless it waits.
     """
-    if not sys.executable:
-        return
-    roots = [str(_SOURCE.parents[2]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))}
-    command = [sys.executable, "-m", "store.kernels.compiling"]
+    roots = [str(_HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    # Settings for the user's own functions, such as one that turns numba's compiler off, are not for ours.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    # LLVM optimises once, when everything is linked, and not before: half the time, and better code.
+    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, roots)), "NUMBA_OPT": "0"}
+    command = [sys.executable, "-m", "store.kernels.compiling", "--wait"] if wait else [sys.executable, "-c", _DETACHED]
     nowhere = subprocess.DEVNULL
-    try:
-        # Returns soon: the process leaves a child of its own behind, so that nobody has to wait for it.
+    with contextlib.suppress(OSError):
         subprocess.run(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, env=environment, cwd="/", check=False)
+
+
+def _places() -> tuple[Path, ...]:
+    named = os.environ.get("MOONCLIP_CACHE")
+    return (Path(named),) if named else (_HERE / "__pycache__", _user_cache() / "moonclip" / "kernels")
+
+
+def _head(object_code: bytes) -> bytes:
+    return _MAGIC + xxhash.xxh3_128_digest(object_code)
+
+
+def _file_name() -> str:
+    digest = hashlib.sha256()
+    for source in sorted(_HERE.glob("*.py")):
+        digest.update(source.read_bytes())
+    for name in _COMPILERS:
+        digest.update(_version(name))
+    digest.update(_processor())
+    return f"moonclip-{digest.hexdigest()[:32]}.o"
+
+
+def _version(library: str) -> bytes:
+    """What tells one version from another: its own statement, which is there without importing anything."""
+    found = importlib.util.find_spec(library)
+    if found is None or not found.origin:
+        return b"absent"
+    try:
+        return Path(found.origin).with_name("_version.py").read_bytes()
     except OSError:
-        return
+        return b"unknown"
 
 
-def _import_compiled(place: Path) -> "Kernels":
-    settings: Any = importlib.import_module("numba").config
-    # Where a function is cached is settled when it is decorated; the user's own numba functions keep their setting.
-    before = settings.CACHE_DIR
-    settings.CACHE_DIR = str(place)
+def _processor() -> bytes:
     try:
-        from . import compiled
-    finally:
-        settings.CACHE_DIR = before
-    return compiled
-
-
-def _stamp(place: Path) -> Path:
-    source = _SOURCE.stat()
-    facts = [
-        _SOURCE.read_text(),
-        str((source.st_mtime_ns, source.st_size, str(_SOURCE))),  # numba drops its cache when these change
-        *(_version(library) for library in _LIBRARIES),
-        sys.version,
-        _processor(),
-        str(sorted((name, value) for name, value in os.environ.items() if name.startswith("NUMBA_"))),
-    ]
-    digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
-    return place / f"moonclip-{digest[:32]}.warm"
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "absent"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+        with Path("/proc/cpuinfo").open("rb") as file:
+            first = file.read(_CPUINFO_BYTES).split(b"\n\n")[0]
     except OSError:
-        return platform.processor()
-    return "\n".join(line for line in lines if line.startswith(("model", "flags", "Features", "CPU")))
+        return platform.processor().encode()
+    kept = (b"vendor", b"model", b"cpu family", b"flags", b"Features", b"CPU")
+    return b"\n".join(line for line in first.splitlines() if line.startswith(kept))
 
 
 def _user_cache() -> Path:

@@ -1,34 +1,38 @@
-"""``python -m store.kernels.compiling``: fill the cache of compiled kernels in a process of its own.
+"""``python -m store.kernels.compiling [--wait]``: fill the cache of compiled kernels in a process of its own.
 
-Started by a process that found the cache cold. It detaches, steps aside for everything else on the machine, and ends
-at once if another one is at work.
+Started by :func:`store.kernels.cache.fill`, which also detaches it. It ends at once if another one is at work; with
+``--wait`` it waits for that one instead.
 """
 
 import fcntl
-import os
+import sys
+from pathlib import Path
 
 from . import cache
+from .verifying import verified
 
-_LOWEST_PRIORITY = 19
 
-
-def main() -> None:
-    """Detach, then compile. Raises nothing that anybody could see."""
-    if os.fork():
-        os._exit(0)  # the one who started us waits for this
-    os.setsid()
-    os.nice(_LOWEST_PRIORITY)
+def main(*, wait: bool) -> None:
+    """Compile unless that is done. Raises whatever goes wrong, which nobody sees: whoever loads goes by the cache."""
     place = cache.directory()
     if place is None:
         return
     with (place / "moonclip-compiling.lock").open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError:
             return
-        if not cache.is_warm():
-            cache.load()
+        if cache.read() is None:
+            _fill(place)
+
+
+def _fill(place: Path) -> None:
+    from .building import build
+
+    object_code = build()
+    verified(object_code)  # code that crashes, crashes here
+    cache.write(place, object_code)
 
 
 if __name__ == "__main__":
-    main()
+    main(wait="--wait" in sys.argv)
