@@ -4,7 +4,7 @@ A commit is *closed* when its trees, their chunks and the delta bases of those a
 a closed commit hold need not be looked at again: only what is new is checked.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from .ids import ObjectId, TreeId
 from .index import Place
@@ -62,6 +62,9 @@ def is_readable(object_id: ObjectId, places: Callable[[ObjectId], Sequence[Place
 
     Cost: one look-up, and one for each delta base.
     """
+    copies = places(object_id)
+    if not copies or copies[0].base is None:  # most objects there are, and all that are new
+        return bool(copies)
     seen: set[ObjectId] = set()
 
     def look(sought: ObjectId) -> bool:
@@ -71,6 +74,20 @@ def is_readable(object_id: ObjectId, places: Callable[[ObjectId], Sequence[Place
         return any(place.base is None or look(place.base) for place in places(sought))
 
     return look(object_id)
+
+
+def readable(
+    object_ids: Collection[ObjectId],
+    places_below: Callable[[Collection[ObjectId]], Mapping[ObjectId, Sequence[Place]]],
+) -> dict[ObjectId, Place]:
+    """Of some objects, those that :func:`is_readable` says can be read, and where their best copy is.
+
+    Args:
+        object_ids: the objects.
+        places_below: good copies, the shallowest first, of some objects and of all delta bases below them.
+    """
+    known = places_below(object_ids)
+    return {object_id: known[object_id][0] for object_id in object_ids if is_readable(object_id, known.__getitem__)}
 
 
 def _chunks(node: TreeNode) -> Iterator[ObjectId]:

@@ -10,8 +10,9 @@ _REINDEX = "run `moonclip reindex`"
 
 
 def indexed_packs(repository: Repository, report: Report) -> set[PackId]:
-    """Packs that the index names."""
+    """Packs that the index names; its pages are walked before anything is read out of it."""
     try:
+        repository.index.check()
         return set(repository.index.packs())
     except MoonclipError as error:
         report.find("index", str(error))

@@ -3,11 +3,12 @@
 An object's depth is derived, never stored in packs: 0 without a base, else its base's least depth and one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ..ids import ObjectId
 from ..limits import MAX_CHAIN_DEPTH
+from .records import Place
 
 
 class HasBase(Protocol):
@@ -72,6 +73,25 @@ def resolve_depths(entries: Iterable[E], known_depth: Callable[[ObjectId], int |
         if not found:
             break
     return Depths(resolved, too_deep, waiting)
+
+
+def with_bases(
+    object_ids: Collection[ObjectId], places_of_each: Callable[[Collection[ObjectId]], Mapping[ObjectId, list[Place]]]
+) -> dict[ObjectId, list[Place]]:
+    """Copies of objects, of their bases, of the bases of those, and so on.
+
+    Args:
+        object_ids: the objects.
+        places_of_each: copies of each of some objects.
+    """
+    places: dict[ObjectId, list[Place]] = {}
+    waiting: Collection[ObjectId] = object_ids
+    while waiting:
+        found = places_of_each(waiting)
+        places.update(found)
+        waiting = {place.base for copies in found.values() for place in copies if place.base is not None}
+        waiting -= places.keys()
+    return places
 
 
 def _above(*depths: int | None) -> int | None:

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final, TypeVar
@@ -22,6 +23,7 @@ from .faults import as_os_error
 from .gate import Gate
 from .metapages import HEAD_BYTES, Meta, meta_pages
 from .records import BrokenIndex
+from .stamps import Fit, Stamp
 from .transaction import Transaction
 from .treepages import Unsound, check_pages
 
@@ -66,12 +68,14 @@ class Environment:
         self._pid = os.getpid()
         self._is_closed = False
         self._handle: lmdb.Environment | None = None
+        self._stamp = Stamp(path)
+        self._damage: str | None = None
         self._open(map_bytes)
         status = self._data.stat()
         self.key = (status.st_ino, status.st_dev)
         self._size_bytes = status.st_size
         try:
-            self._check_pages()
+            self._walk(even_if_fresh=False)
         except BaseException:
             self.close()
             raise
@@ -105,9 +109,21 @@ class Environment:
         with self._writing:
             self._writer = threading.get_ident()
             try:
-                return self._run(body, write=True)
+                return self._write_stamped(body)
             finally:
                 self._writer = 0
+
+    def check(self) -> None:
+        """See that LMDB can be trusted with its file, whatever was seen when it was opened.
+
+        Raises:
+            Superseded: the environment is not there any more.
+            BrokenIndex: it cannot, and nothing is read or written through this environment from now on.
+            OSError: LMDB cannot read it.
+
+        Cost: as ``treepages.check_pages``.
+        """
+        self._walk(even_if_fresh=True)
 
     def close(self) -> None:
         """Close, once no transaction is open; again does nothing."""
@@ -179,6 +195,8 @@ class Environment:
         if self._pid != os.getpid():
             self._adopt_process()
         self._check_file()
+        if self._damage is not None:
+            raise self._garbled(self._damage)
         return self._handle or self._reopen()
 
     def _check_file(self) -> None:
@@ -293,15 +311,19 @@ class Environment:
             raise BrokenIndex(f"index at {self.path} has {size_bytes} of {needed_bytes} bytes", path=str(self.path))
         return metas
 
-    def _check_pages(self) -> None:
+    def _walk(self, *, even_if_fresh: bool) -> None:
         """See that LMDB can be trusted with its file: what it finds contradictory ends the process."""
         for _ in range(INDEX_ATTEMPTS):
-            if self.read(self._is_checked):
+            if self.read(lambda transaction: self._is_sound(transaction, even_if_fresh=even_if_fresh)):
                 return
         raise BrokenIndex(f"index at {self.path} has no meta page for its last transaction", path=str(self.path))
 
-    def _is_checked(self, transaction: Transaction) -> bool:
+    def _is_sound(self, transaction: Transaction, *, even_if_fresh: bool) -> bool:
         """Whether the pages of a transaction could be checked: two commits meanwhile overwrite its meta page."""
+        fit = self._fit(transaction.number)
+        if not even_if_fresh and self._stamp.is_fresh(fit):
+            return True
+        walked_ns = time.time_ns()
         meta = next((meta for meta in self._metas() if meta.transaction == transaction.number), None)
         if meta is None:
             return False
@@ -309,10 +331,47 @@ class Environment:
             with self._data.open("rb") as data:
                 check_pages(memoryview(mmap(data.fileno(), 0, access=ACCESS_READ)), meta)
         except Unsound as error:
-            raise BrokenIndex(f"index at {self.path} is garbled ({error})", path=str(self.path)) from error
+            self._damage = str(error)
+            raise self._garbled(error) from error
+        if self._locked and fit == self._fit(transaction.number):  # else it would displace a later writer's stamp
+            self._stamp.write(fit, walked_ns)
         return True
+
+    def _write_stamped(self, body: Callable[[Transaction], T]) -> T:
+        """Write, and move a stamp that fits along. One that does not stays: on what pages we wrote, nobody knows.
+
+        Whether it fits is asked last, when nothing is in the file yet: whoever wrote before us may just be stamping.
+        """
+        walked_ns, number = None, 0
+
+        def write(transaction: Transaction) -> T:
+            nonlocal walked_ns, number
+            result = body(transaction)
+            number = transaction.number
+            walked_ns = self._stamp.walked_ns(self._fit(number - 1)) if transaction.has_written else None
+            return result
+
+        result = self._run(write, write=True)
+        if walked_ns is not None:
+            with suppress(Superseded, OSError):  # what was written is durable all the same
+                self._stamp.write(self._fit(number), walked_ns)
+        return result
+
+    def _fit(self, number: int) -> Fit:
+        """What a stamp has to say to fit, if that is the number of the last transaction."""
+        try:
+            fit = Fit.of(self._data.stat(), number)
+        except (FileNotFoundError, NotADirectoryError):
+            raise Superseded from None
+        if (fit.inode, fit.device) != self.key:
+            raise Superseded
+        return fit
+
+    def _garbled(self, error: Exception | str) -> BrokenIndex:
+        self._stamp.remove()
+        return BrokenIndex(f"index at {self.path} is garbled ({error})", path=str(self.path))
 
     def _as_ours(self, error: lmdb.Error) -> Exception:
         if isinstance(error, _GARBLED):
-            return BrokenIndex(f"index at {self.path} is garbled ({error})", path=str(self.path))
+            return self._garbled(error)
         return as_os_error(error, self.path)

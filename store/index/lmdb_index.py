@@ -14,7 +14,7 @@ No transaction outlives a call.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
@@ -24,11 +24,12 @@ from typing import Final, Protocol, TypeVar
 from ..errors import Busy
 from ..ids import CommitId, ObjectId, PackId
 from ..limits import INDEX_ATTEMPTS
+from .depths import with_bases
 from .environment import Environment, Superseded
 from .records import SEQUENCE_KEY, BrokenIndex, CommitRow, Place, unseal
 from .sharing import close_environment, guard
 from .transaction import COMMITS, PACKS, SEQUENCE, Transaction
-from .writer import IndexWriter, last_sequence, places_of, row_of
+from .writer import IndexWriter, last_sequence, places_of, places_of_each, row_of
 
 T = TypeVar("T")
 
@@ -90,6 +91,28 @@ class LmdbIndex:
         """
         return self._read(lambda transaction: places_of(transaction, object_id))
 
+    def places_of_each(self, object_ids: Collection[ObjectId]) -> dict[ObjectId, list[Place]]:
+        """Of each object what :meth:`places` gives, all in one transaction.
+
+        Raises:
+            BrokenIndex: the index is damaged.
+
+        Cost: 3 µs an object, 4 in an index of a million; :meth:`places` takes 11 and 13.
+        """
+        return self._read(lambda transaction: places_of_each(transaction, object_ids))
+
+    def places_below(self, object_ids: Collection[ObjectId]) -> dict[ObjectId, list[Place]]:
+        """The same, and of their bases, the bases of those, and so on.
+
+        Raises:
+            BrokenIndex: the index is damaged.
+
+        Cost: as :meth:`places_of_each`, counting what is found.
+        """
+        return self._read(
+            lambda transaction: with_bases(object_ids, lambda waiting: places_of_each(transaction, waiting))
+        )
+
     def commit(self, commit_id: CommitId, /) -> CommitRow | None:
         """The row of a commit, or ``None`` if it is unknown.
 
@@ -148,6 +171,16 @@ class LmdbIndex:
             self._heal(seen, error)
             return self._write(body)
 
+    def check(self) -> None:
+        """See that LMDB can be trusted with the index's file. Opening does so only now and then, this does it now.
+
+        Raises:
+            BrokenIndex: it cannot. Whatever is asked next finds the index broken too, and nothing is left to LMDB.
+
+        Cost: 4 µs a page of 4 KiB, of which a million objects fill 40,000.
+        """
+        self._in_use(Environment.check)
+
     def mark_bad(self, object_id: ObjectId, pack: PackId) -> None:
         """Remember that a copy failed its check.
 
@@ -182,10 +215,14 @@ class LmdbIndex:
             return self._read_once(body)
 
     def _read_once(self, body: Callable[[Transaction], T]) -> T:
+        return self._in_use(lambda environment: environment.read(body))
+
+    def _in_use(self, ask: Callable[[Environment], T]) -> T:
+        """Ask the environment in use, also if that changes meanwhile."""
         for _ in range(INDEX_ATTEMPTS):
             environment = self._attached()
             try:
-                return environment.read(body)
+                return ask(environment)
             except Superseded:
                 self._follow(environment)
         raise _moves_on(self._attached())

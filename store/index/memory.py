@@ -1,12 +1,12 @@
 """An index in memory, built from packs: for a store whose directory cannot be written."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NoReturn
 
 from ..errors import ReadOnly
 from ..ids import CommitId, ObjectId, PackId
 from ..pack import TableEntry
-from .depths import resolve_depths
+from .depths import resolve_depths, with_bases
 from .records import CommitRow, Place
 
 
@@ -33,6 +33,14 @@ class MemoryIndex:
         found = sorted(self._copies.get(object_id, ()), key=lambda each: each[0])
         return [copy.place(depth) for depth, copy in found]
 
+    def places_of_each(self, object_ids: Collection[ObjectId]) -> dict[ObjectId, list[Place]]:
+        """Of each object what :meth:`places` gives."""
+        return {object_id: self.places(object_id) for object_id in object_ids}
+
+    def places_below(self, object_ids: Collection[ObjectId]) -> dict[ObjectId, list[Place]]:
+        """The same, and of their bases, the bases of those, and so on."""
+        return with_bases(object_ids, self.places_of_each)
+
     def commit(self, commit_id: CommitId, /) -> CommitRow | None:
         """The row of a commit, or ``None`` if it is unknown."""
         return self._rows.get(commit_id)
@@ -56,6 +64,9 @@ class MemoryIndex:
             ReadOnly: always.
         """
         raise ReadOnly("this store cannot be written from here: its index is in memory only")
+
+    def check(self) -> None:
+        """Nothing can have come to it."""
 
     def mark_bad(self, object_id: ObjectId, pack: PackId) -> None:
         """Nothing can be remembered."""

@@ -1,6 +1,6 @@
 """What is read and written within one transaction of the index."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, partial
 from typing import Final
 
@@ -48,12 +48,12 @@ class IndexWriter:
 
     def lacking(self, object_ids: Sequence[ObjectId]) -> list[ObjectId]:
         """Of some objects, those that have no good copy. Cost: 2 µs each."""
-        prefixed = self._transaction.prefixed
         pack_of = cache(partial(_pack_of, self._transaction))
+        found = self._transaction.each_prefixed(OBJECTS, object_ids)
         return [
             object_id
-            for object_id in object_ids
-            if not any(is_good(key, record, pack_of(key[ID_BYTES:])) for key, record in prefixed(OBJECTS, object_id))
+            for object_id, records in zip(object_ids, found, strict=True)
+            if not any(is_good(key, record, pack_of(key[ID_BYTES:])) for key, record in records)
         ]
 
     def add_pack(self, pack: PackId, entries: Iterable[TableEntry]) -> None:
@@ -63,7 +63,11 @@ class IndexWriter:
             BasesMissing: deltas whose base is nowhere.
             Incompatible: a chain deeper than ``MAX_CHAIN_DEPTH``.
         """
-        resolved, too_deep, unresolved = resolve_depths(entries, self._known_depth)
+        listed = list(entries)
+        bases = {entry.base for entry in listed if entry.base is not None}
+        known = places_of_each(self._transaction, bases)
+        depths = {base: places[0].depth for base, places in known.items() if places}
+        resolved, too_deep, unresolved = resolve_depths(listed, depths.get)
         if too_deep:
             name = too_deep[0].id.hex()
             raise Incompatible(f"object {name}: a delta chain of {MAX_CHAIN_DEPTH + 1}", object=name)
@@ -108,10 +112,6 @@ class IndexWriter:
             place, _ = decode_place(key, record, pack)
             self._transaction.put(OBJECTS, key, encode_place(key, place, is_bad=True))
 
-    def _known_depth(self, object_id: ObjectId) -> int | None:
-        places = places_of(self._transaction, object_id)
-        return places[0].depth if places else None
-
     def _number_pack(self, pack: PackId) -> int:
         last = self._transaction.last_item(PACKS)
         if last is not None:
@@ -129,9 +129,33 @@ def places_of(transaction: Transaction, object_id: ObjectId) -> list[Place]:
     Raises:
         BrokenIndex: a record is garbled.
     """
+    return _good_places(transaction.prefixed(OBJECTS, object_id), partial(_pack_of, transaction))
+
+
+def places_of_each(transaction: Transaction, object_ids: Collection[ObjectId]) -> dict[ObjectId, list[Place]]:
+    """Of each object what :func:`places_of` gives.
+
+    Raises:
+        BrokenIndex: a record is garbled.
+    """
+    found = transaction.each_prefixed(OBJECTS, object_ids)
+    packs: dict[bytes, PackId] = {}
+
+    def pack_of(number: bytes) -> PackId:
+        if number not in packs:
+            packs[number] = _pack_of(transaction, number)
+        return packs[number]
+
+    return {
+        object_id: _good_places(records, pack_of) if records else []
+        for object_id, records in zip(object_ids, found, strict=True)
+    }
+
+
+def _good_places(records: Iterable[tuple[bytes, bytes]], pack_of: Callable[[bytes], PackId]) -> list[Place]:
     good: list[Place] = []
-    for key, record in transaction.prefixed(OBJECTS, object_id):
-        place, is_bad = decode_place(key, record, _pack_of(transaction, key[ID_BYTES:]))
+    for key, record in records:
+        place, is_bad = decode_place(key, record, pack_of(key[ID_BYTES:]))
         if not is_bad:
             good.append(place)
     return sorted(good, key=lambda place: place.depth) if len(good) > 1 else good

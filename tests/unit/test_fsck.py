@@ -3,7 +3,6 @@
 import errno
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -264,7 +263,7 @@ def test_content_that_is_not_what_its_id_says_shows_in_a_full_check(repo: Reposi
 
 def test_a_table_that_says_something_else_than_the_object(repo: Repository) -> None:
     sealed = packing.chunk(b"c" * 4096)
-    entry = replace(pack.table_entry(sealed, pack.HEADER_BYTES), element=Element.INT16)
+    entry = pack.table_entry(sealed, pack.HEADER_BYTES)._replace(element=Element.INT16)
     table = pack.encode_table([entry])
     footer = pack.footer_of(table, pack.HEADER_BYTES + sealed.stored_bytes)
     data = b"".join([pack.encode_header(), *sealed.buffers, table, pack.encode_footer(footer)])

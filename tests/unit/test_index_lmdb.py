@@ -27,6 +27,20 @@ def test_places_of_all_copies_the_shallowest_first(tmp_path: Path) -> None:
     index.close()
 
 
+def test_many_objects_are_looked_up_as_each_is(tmp_path: Path) -> None:
+    entries = [entry("a"), entry("x", "a", 228), entry("bad", offset=392)]
+    index = make(tmp_path, lambda writer: writer.add_pack(pack_id("p"), entries))
+    index.write(lambda writer: writer.add_pack(pack_id("q"), [entry("x", offset=9)]))
+    index.mark_bad(object_id("bad"), pack_id("p"))
+    sought = [object_id(name) for name in ("x", "bad", "unknown", "a")]
+    expected = {each: index.places(each) for each in sought}
+    assert index.places_of_each(sought) == expected
+    assert [len(places) for places in expected.values()] == [2, 0, 0, 1]
+    assert index.places_of_each([]) == {}
+    assert index.places_below(sought[:1]) == {each: index.places(each) for each in map(object_id, "xa")}
+    index.close()
+
+
 def test_a_pack_that_is_known_is_left_as_it_is(tmp_path: Path) -> None:
     index = make(tmp_path)
     for offset in (64, 70):

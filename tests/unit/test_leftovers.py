@@ -1,6 +1,7 @@
 """What dead writers left goes when a store is opened; what living ones make does not."""
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests import packing
 from tests.arrays import noise, require_whole, save
 
 DEAD, GONE = "d" * 32, "a" * 32
+DAY = 24 * 3600 * 1_000_000_000
 
 
 @pytest.fixture
@@ -49,6 +51,53 @@ def test_b7_what_a_living_writer_makes_stays(layout: Layout) -> None:
         remove_leftovers(layout, files)
         assert [living.name for living in living_leases(layout.root, files)] == [lease.name]
         assert made.exists()
+
+
+class Counting(Files):
+    """Counts how often the names of all packs are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listing_count = 0
+
+    def list_directory(self, path: Path) -> list[str]:
+        self.listing_count += path.name == "packs"
+        return super().list_directory(path)
+
+
+def test_the_names_of_all_packs_are_read_once_a_day_and_after_a_writer_died(layout: Layout) -> None:
+    files = Counting()
+    for _ in range(3):
+        remove_leftovers(layout, files)
+    assert files.listing_count == 1
+    (layout.writers / DEAD).touch()
+    (layout.packs / f"tmp-{DEAD}-3").touch()
+    for _ in range(3):
+        remove_leftovers(layout, files)
+    assert files.listing_count == 2
+    assert names(layout.packs) == {"tmp-mine", "notes"}
+
+
+@pytest.mark.parametrize("swept", [b"", b"not a time", -DAY, DAY // 2])
+def test_b7_what_has_no_lease_is_found_later(layout: Layout, swept: bytes | int) -> None:
+    if isinstance(swept, int):
+        swept = b"%d" % (time.time_ns() + swept)
+    remove_leftovers(layout, Files())
+    (layout.packs / f"tmp-{GONE}-1").touch()
+    remove_leftovers(layout, Files())
+    assert f"tmp-{GONE}-1" in names(layout.packs)
+    (layout.root / "swept").write_bytes(swept)
+    remove_leftovers(layout, Files())
+    assert names(layout.packs) == {"tmp-mine", "notes"}
+
+
+def test_opening_a_store_reads_no_names_of_packs(tmp_path: Path) -> None:
+    with Repository.init(tmp_path) as repo:
+        save(repo, {"w": noise("w", 100)})
+    for read_only in (True, False):
+        files = Counting()
+        Repository.open(tmp_path, files=files, read_only=read_only).close()
+        assert files.listing_count == 0
 
 
 class Hurried(Files):

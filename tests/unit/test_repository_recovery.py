@@ -77,6 +77,60 @@ def test_c8_an_old_index_is_brought_up_to_date(repo: Repository, tmp_path: Path)
         require_whole(reopened, commits)
 
 
+class Listening(Disk):
+    """Remembers which packs were opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    def open(self, path: Path, flags: int) -> int:
+        if path.suffix == ".pack":
+            self.opened.append(path.stem)
+        return super().open(path, flags)
+
+
+def test_a_commit_that_is_mistyped_costs_no_reading_of_packs(repo: Repository) -> None:
+    for number in range(3):
+        save(repo, changed(number))
+    disk = Listening()
+    with Repository.open(repo.layout.root, files=Files(disk)) as other:
+        for revision in ("00000000", "ff" * 32):
+            with pytest.raises(NotFound):
+                other.resolve(revision)
+    assert disk.opened == []
+
+
+def test_c8_a_commit_that_the_index_has_not_heard_of_is_found_in_the_packs_that_it_has_not_read(
+    repo: Repository, tmp_path: Path
+) -> None:
+    first = save(repo, changed(0)).commit
+    shutil.copytree(repo.layout.root, tmp_path / "behind")
+    second, third = save(repo, changed(1)).commit, save(repo, changed(2)).commit
+    disk = Listening()
+    with Repository.open(tmp_path / "behind", files=Files(disk)) as behind:
+        packs = [place.pack for each in (second, third) for place in repo.index.places(each)]
+        for pack in packs:
+            shutil.copy(pack_file(repo, pack), behind.layout.packs)
+        assert behind.resolve(third.hex()) == third
+        assert behind.lookup.commits_with_prefix(second.hex()[:8]) == [second]
+        assert [row.id for row in behind.log([third])] == [third, second, first]
+        assert [row.sequence for row in behind.log([third])] == [3, 2, 1]
+        assert set(disk.opened) == {pack.hex() for pack in packs}
+
+
+def test_c8_what_rotted_in_the_index_since_it_was_opened_is_reported(repo: Repository) -> None:
+    save(repo, STATE)
+    repo.close()
+    with Repository.open(repo.layout.root, read_only=True) as reopened:
+        for path in (repo.layout.root / "index").rglob("data.mdb"):
+            data = bytearray(path.read_bytes())
+            data[2 * 4096 + 10 :: 4096] = b"\x04" * len(data[2 * 4096 + 10 :: 4096])  # pages of another type
+            path.write_bytes(data)
+        findings = fsck(reopened).findings
+    assert [finding.kind for finding in findings] == ["index"]
+    assert "garbled" in findings[0].message
+
+
 def test_c8_what_crashed_before_its_ref_is_no_commit_of_any_branch(repo: Repository) -> None:
     first = save(repo, STATE)
 
