@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from store.entries import ContainerEntry, TensorEntry
 from store.errors import Incompatible
@@ -11,14 +12,19 @@ from store.ids import short
 from store.objects import Commit
 from store.repository import Repository
 
+from .collector import collector_paused
 from .entries import LoadedTensor
 from .items import Finish, is_stateful, prepare
-from .matching import OPEN, Match
+from .lazy import LazySource, LazyTensor
+from .matching import Match, is_closed
 from .plans import Plan
 from .policy import Policy
 from .reading import read
 from .state import unflatten
 from .stored import StoredItem, ancestors, full_name, items_matching, names_matching, read_item
+
+VERIFY: Final = ("fast", "full")
+"""Levels of verification: what is stored against its checksum; and what it decodes to against the chunk's BLAKE3."""
 
 _log = logging.getLogger("moonclip")
 
@@ -33,12 +39,25 @@ class Wanted:
         names: names or globs of tensors and values, ``item::name`` or ``name`` in any item; ``None`` for all.
         strict: whether names and dtypes have to agree exactly. If not, names that only one side has are passed over,
             and tensors are cast where torch casts them without changing their kind of number.
+        verify_hash: whether every chunk is checked against its BLAKE3, too.
     """
 
     into: Mapping[str, Any] | None = None
     items: Sequence[str] | None = None
     names: Sequence[str] | None = None
     strict: bool = True
+    verify_hash: bool = False
+
+
+def verifies_hash(verify: str) -> bool:
+    """Whether a level of verification includes chunks' BLAKE3.
+
+    Raises:
+        Incompatible: there is no such level.
+    """
+    if verify not in VERIFY:
+        raise Incompatible(f"verify is 'fast' or 'full', not {verify!r}", verify=verify)
+    return verify == "full"
 
 
 def load(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> dict[str, Any]:
@@ -61,6 +80,11 @@ def load(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> di
 
     Cost: proportional to the bytes that are wanted; trees aside, nothing else is read.
     """
+    with collector_paused():
+        return _load(repo, commit, wanted, policy)
+
+
+def _load(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> dict[str, Any]:
     stored, problems = _stored(repo, commit, wanted)
     names = None if wanted.names is None else names_matching(stored, wanted.names)
     prepared = [
@@ -72,12 +96,50 @@ def load(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> di
     _require_none(commit, problems)
     plans = [one.plan() for one in prepared]
     _tell_passed_over(plans)
-    read(repo, [one for plan in plans for one in plan.reads()])
+    read(repo, [one for plan in plans for one in plan.reads()], verify_hash=wanted.verify_hash)
     built = [plan.built() for plan in plans]
     return {one.item.name: one.finish(state) for one, state in zip(prepared, built, strict=True)}
 
 
-def load_tensors(repo: Repository, commit: Commit, names: Sequence[str], policy: Policy) -> dict[str, Any]:
+def load_lazily(source: LazySource, commit: Commit, wanted: Wanted, policy: Policy) -> dict[str, Any]:
+    """Items of a commit with a :class:`LazyTensor` in the place of each tensor.
+
+    Args:
+        source: where they will read from.
+        commit: the commit.
+        wanted: what of it; without targets.
+        policy: what decoding may do.
+
+    Raises:
+        Incompatible: there are targets, or a dtype or class is not there.
+        NotFound: an item or name that is not there.
+        Unsafe: it holds something that the policy does not allow.
+        Corrupt: stored bytes are damaged.
+
+    Cost: reads trees and values, and tensors that are no entries of their own (arrays, sparse tensors).
+    """
+    if wanted.into is not None:
+        raise Incompatible("lazy tensors read when they are looked at, so there can be no targets; pass one of the two")
+    stored, _ = _stored(source.repo, commit, wanted)
+    names = None if wanted.names is None else names_matching(stored, wanted.names)
+    plans = [
+        Plan(
+            item,
+            Match(item.name),
+            None if names is None else names[item.name],
+            policy,
+            lazy=partial(_lazy_tensor, source, item.name),
+        )
+        for item in stored
+        if names is None or item.name in names
+    ]
+    read(source.repo, [one for plan in plans for one in plan.reads()], verify_hash=source.verify_hash)
+    return {plan.stored.name: plan.built() for plan in plans}
+
+
+def load_tensors(
+    repo: Repository, commit: Commit, names: Sequence[str], policy: Policy, *, verify_hash: bool = False
+) -> dict[str, Any]:
     """Tensors by full name, ``item::name``.
 
     Args:
@@ -85,6 +147,7 @@ def load_tensors(repo: Repository, commit: Commit, names: Sequence[str], policy:
         commit: the commit.
         names: as in :class:`Wanted`; the name of a container asks for all tensors in it.
         policy: what decoding may do.
+        verify_hash: as in :class:`Wanted`.
 
     Raises:
         NotFound: a name that is no tensor's. Corrupt: stored bytes are damaged.
@@ -92,7 +155,7 @@ def load_tensors(repo: Repository, commit: Commit, names: Sequence[str], policy:
     items = [_without_values(read_item(repo, commit, item)) for item in commit.items]
     found = names_matching(items, names)
     plans = [Plan(item, Match(item.name), found[item.name], policy) for item in items if item.name in found]
-    read(repo, [one for plan in plans for one in plan.reads()])
+    read(repo, [one for plan in plans for one in plan.reads()], verify_hash=verify_hash)
     return {name: tensor for plan in plans for name, tensor in _tensors(plan, policy)}
 
 
@@ -130,6 +193,10 @@ def _prepare(item: StoredItem, wanted: Wanted, policy: Policy, names: set[str] |
     return _Prepared(item, found, finish, lambda: Plan(item, found, names, policy, has_template=has_template))
 
 
+def _lazy_tensor(source: LazySource, item: str, name: str, entry: TensorEntry) -> LazyTensor:
+    return LazyTensor(source, entry, full_name(item, name))
+
+
 def _itself(loaded: Any) -> Any:
     return loaded
 
@@ -161,11 +228,7 @@ def _without_values(item: StoredItem) -> StoredItem:
 def _tensors(plan: Plan, policy: Policy) -> list[tuple[str, Any]]:
     """Plain tensors, and composite ones built from theirs."""
     entries = plan.entries()
-    closed = {
-        name
-        for name, entry in plan.stored.entries.items()
-        if name in entries and isinstance(entry, ContainerEntry) and entry.container not in OPEN
-    }
+    closed = {name for name, entry in plan.stored.entries.items() if name in entries and is_closed(entry)}
     tensors: list[tuple[str, Any]] = []
     for name, entry in entries.items():
         if not closed.isdisjoint(ancestors(name)):

@@ -210,6 +210,11 @@ class _Matching:
                 self._match.aliases[name] = placements.pop(name)
 
 
+def is_closed(entry: Entry) -> bool:
+    """Whether an entry is a container whose tensors make up one object."""
+    return isinstance(entry, ContainerEntry) and entry.container not in OPEN
+
+
 def tensor_mismatch(stored: TensorEntry, tensor: torch.Tensor, *, strict: bool) -> str | None:
     """Why a stored tensor cannot be written into ``tensor``, in words, or ``None`` if it can."""
     if stored.shape != tuple(tensor.shape):

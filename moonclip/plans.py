@@ -1,6 +1,6 @@
 """The plan for loading one item: which leaves are read, and into which memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from store.entries import Entry, TensorEntry, ValueEntry
 
 from .entries import FlatContainer, LoadedEntry, LoadedTensor, LoadedValue
 from .filling import SKIPPED
-from .matching import Match
+from .matching import Match, is_closed
 from .names import METADATA, last_segment
 from .policy import Policy
 from .reading import Read, empty_for
@@ -28,6 +28,8 @@ class Plan:
         has_template: whether the target's own containers are filled, so that a tensor that was written in place is
             of no further interest.
         policy: what decoding may do.
+        lazy: makes what stands for a tensor that is not read, from its name and entry. Tensors that make up another
+            object (an array, a sparse tensor) are read all the same. ``None`` to read all.
 
     Raises:
         Incompatible: a tensor of a dtype that this torch lacks, or a value of a class that is not what it was.
@@ -35,7 +37,14 @@ class Plan:
     """
 
     def __init__(
-        self, stored: StoredItem, match: Match, names: set[str] | None, policy: Policy, *, has_template: bool = False
+        self,
+        stored: StoredItem,
+        match: Match,
+        names: set[str] | None,
+        policy: Policy,
+        *,
+        has_template: bool = False,
+        lazy: Callable[[str, TensorEntry], object] | None = None,
     ) -> None:
         self.stored = stored
         self.match = match
@@ -45,6 +54,10 @@ class Plan:
         self._skipped = {name for name in stored.entries if self._is_skipped(name)}
         self._kept = {name: entry for name, entry in stored.entries.items() if self._is_kept(name)}
         self._tensors: dict[str, torch.Tensor] = {**match.placements, **match.aliases}
+        self._first_of = {name: group[0] for group in stored.ties for name in group}
+        self._unread: dict[str, object] = {}
+        if lazy is not None:
+            self._unread = self._stand_ins(lazy)
         self._allocate()
         self._values = {  # decoded once, and now: what is refused is refused before anything is written
             name: from_plain(stored.values[name], policy, _place(stored.name, name))
@@ -98,18 +111,39 @@ class Plan:
 
     def _allocate(self) -> None:
         """New memory for what has none in the target. Names of one tensor share it."""
-        first_of = {name: group[0] for group in self.stored.ties for name in group}
         shared: dict[str, torch.Tensor] = {}
-        for name, entry in self._kept.items():
-            if isinstance(entry, TensorEntry) and name not in self._skipped and name not in self._tensors:
-                first = first_of.get(name, name)
+        for name, entry in self._new_tensors():
+            first = self._first_of.get(name, name)
+            if first not in shared:
+                shared[first] = empty_for(entry)
+            self._tensors[name] = shared[first]
+
+    def _stand_ins(self, lazy: Callable[[str, TensorEntry], object]) -> dict[str, object]:
+        """What stands for tensors that are not read. Names of one tensor share it."""
+        closed = {name for name, entry in self._kept.items() if is_closed(entry)}
+        shared: dict[str, object] = {}
+        unread: dict[str, object] = {}
+        for name, entry in self._new_tensors():
+            if closed.isdisjoint(ancestors(name)):
+                first = self._first_of.get(name, name)
                 if first not in shared:
-                    shared[first] = empty_for(entry)
-                self._tensors[name] = shared[first]
+                    shared[first] = lazy(first, entry)
+                unread[name] = shared[first]
+        return unread
+
+    def _new_tensors(self) -> Iterator[tuple[str, TensorEntry]]:
+        """Tensors that have no place in the target, nor a stand-in."""
+        for name, entry in self._kept.items():
+            known = name in self._skipped or name in self._tensors or name in self._unread
+            if isinstance(entry, TensorEntry) and not known:
+                yield name, entry
 
     def _loaded(self, name: str, entry: Entry) -> LoadedEntry:
-        if name in self._skipped or (self._has_template and name in self.match.placements | self.match.aliases):
+        is_in_place = name in self.match.placements or name in self.match.aliases
+        if name in self._skipped or (self._has_template and is_in_place):
             return LoadedTensor(entry.position, SKIPPED)
+        if name in self._unread:
+            return LoadedValue(entry.position, self._unread[name])
         if isinstance(entry, TensorEntry):
             return LoadedTensor(entry.position, self._tensors[name])
         if isinstance(entry, ValueEntry):

@@ -32,17 +32,26 @@ class Read:
     out: torch.Tensor
 
 
-def empty_for(entry: TensorEntry) -> torch.Tensor:
-    """Host memory for a stored tensor.
+def empty_for(entry: TensorEntry, shape: Sequence[int] | None = None) -> torch.Tensor:
+    """Host memory for a stored tensor, or for some rows of it.
+
+    Args:
+        entry: the tensor.
+        shape: of the rows; of the whole tensor if ``None``.
 
     Raises:
         Incompatible: the installed torch has no such dtype.
     """
-    return torch.empty(entry.shape, dtype=torch_dtype(entry.dtype), device="cpu")
+    return torch.empty(entry.shape if shape is None else tuple(shape), dtype=torch_dtype(entry.dtype), device="cpu")
 
 
-def read(repo: Repository, reads: Sequence[Read]) -> None:
+def read(repo: Repository, reads: Sequence[Read], *, verify_hash: bool = False) -> None:
     """Read tensors in parallel, each into its place.
+
+    Args:
+        repo: the store.
+        reads: what to read.
+        verify_hash: also check every chunk's BLAKE3, not only the checksum of what is stored.
 
     Raises:
         NotFound: a chunk is missing. Corrupt: a chunk is damaged. Targets may be partly written.
@@ -56,12 +65,12 @@ def read(repo: Repository, reads: Sequence[Read]) -> None:
         else:
             direct.append((one.entry, view))
     try:
-        repo.read_tensors(direct)
+        repo.read_tensors(direct, verify_hash=verify_hash)
     finally:
         for one in reads:
             mark_written(one.out)
     for batch in _batches(indirect):
-        _read_by_way_of_temporaries(repo, batch)
+        _read_by_way_of_temporaries(repo, batch, verify_hash=verify_hash)
 
 
 def _view(one: Read) -> memoryview | None:
@@ -69,10 +78,11 @@ def _view(one: Read) -> memoryview | None:
     return writable_bytes(one.out) if dtype_name(one.out.dtype) == one.entry.dtype else None
 
 
-def _read_by_way_of_temporaries(repo: Repository, batch: Sequence[Read]) -> None:
+def _read_by_way_of_temporaries(repo: Repository, batch: Sequence[Read], *, verify_hash: bool) -> None:
     temporaries = [empty_for(one.entry) for one in batch]
     views = [writable_bytes(temporary) for temporary in temporaries]
-    repo.read_tensors([(one.entry, view) for one, view in zip(batch, views, strict=True) if view is not None])
+    wanted = [(one.entry, view) for one, view in zip(batch, views, strict=True) if view is not None]
+    repo.read_tensors(wanted, verify_hash=verify_hash)
     for one, temporary in zip(batch, temporaries, strict=True):
         if temporary.dtype == one.out.dtype:
             fill(one.out, temporary)

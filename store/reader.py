@@ -1,14 +1,18 @@
 """Reading objects: id → places → stored bytes → verified → decoded.
 
+Chunks are read along the chain that the index tells of (``chains``), and only if that fails by trying every copy.
+
 A copy that fails its check is marked bad and the next copy is tried; so it is after a copy that the disk does not
 give, but that one is not marked: a controller that hiccups is no damage. A pack that went away between look-up and read
 is looked up again, a bounded number of times. Nothing here takes a lock; threads may share a reader.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from . import whole
+from .chains import Chain, Kept, Link, decode_chain
 from .codec import Transform, decode
 from .errors import Corrupt, MoonclipError, NotFound
 from .ids import ChunkId, CommitId, ObjectId, PackId, TreeId, chunk_id, commit_id, short, tree_id
@@ -27,6 +31,10 @@ class Places(Protocol):
 
     def places(self, object_id: ObjectId) -> list[Place]:
         """Copies, the cheapest to read first."""
+        ...
+
+    def places_of_each(self, object_ids: Collection[ObjectId]) -> dict[ObjectId, list[Place]]:
+        """The same for many."""
         ...
 
     def mark_bad(self, object_id: ObjectId, pack: PackId) -> None:
@@ -77,34 +85,58 @@ class ObjectReader:
         self.chunk_into(object_id, memoryview(out))
         return out
 
-    def chunk_into(self, object_id: ChunkId, out: memoryview, *, verify_hash: bool = False) -> None:
+    def chunk_into(
+        self,
+        object_id: ChunkId,
+        out: memoryview,
+        *,
+        verify_hash: bool = False,
+        chain: Chain | None = None,
+        kept: Kept | None = None,
+    ) -> None:
         """Decode a chunk into ``out``, which is as long as the chunk.
 
         Args:
             object_id: the chunk.
             out: writable, C-contiguous bytes; fully overwritten.
             verify_hash: also compare the BLAKE3 of the result with the id.
+            chain: what :meth:`chain` gave for it, if that was asked before.
+            kept: decoded bases that several reads have in common.
 
         Raises:
             NotFound: the chunk or a delta base of it is nowhere.
             Corrupt: no intact copy, another length than ``out``, or a chain that is too deep.
 
-        Cost: one read and one decode for each object of the delta chain, scratch of one chunk for each base.
+        Cost: one read and one decode for each object of the delta chain.
         """
-        chain = self._chain(object_id)
-        if chain[0][0].raw_bytes != len(out):
-            raise Corrupt(
-                f"chunk {object_id.hex()} has {chain[0][0].raw_bytes} bytes where {len(out)} belong",
-                object=object_id.hex(),
-            )
-        base: memoryview | None = None
-        while chain:
-            header, payload = chain.pop()
-            target = memoryview(bytearray(header.raw_bytes)) if chain else out
-            _decode(header, payload, base, target)
-            base = target
+        try:
+            decode_chain(self._packs, chain or self.chain(object_id), out, kept or Kept())
+        except (NotFound, Corrupt):
+            self._decode_any(object_id, out)
         if verify_hash and chunk_id(out) != object_id:
             raise Corrupt(f"chunk {object_id.hex()}: content does not match its id", object=object_id.hex())
+
+    def chain(self, object_id: ChunkId) -> Chain:
+        """The chunk and the bases it takes to decode it, of each the copy that is cheapest to read. Reads none.
+
+        Raises:
+            NotFound: the chunk or a delta base of it is nowhere.
+            Corrupt: all copies are bad, or the chain is too deep.
+        """
+        return self._chain_among(object_id, self._places_below([object_id]))
+
+    def chains(self, object_ids: Iterable[ChunkId]) -> dict[ChunkId, Chain]:
+        """:meth:`chain` of each, without those that have none: reading them says why.
+
+        Cost: 6 µs an object of the chains.
+        """
+        wanted = list(object_ids)
+        places = self._places_below(wanted)
+        found: dict[ChunkId, Chain] = {}
+        for object_id in wanted:
+            with suppress(NotFound, Corrupt):
+                found[object_id] = self._chain_among(object_id, places)
+        return found
 
     def place(self, object_id: ObjectId, kind: Kind) -> Place:
         """Where the best copy of an object is.
@@ -157,7 +189,42 @@ class ObjectReader:
             object=object_id.hex(),
         )
 
-    def _chain(self, object_id: ObjectId) -> list[Stored]:
+    def _places_below(self, object_ids: Iterable[ObjectId]) -> dict[ObjectId, list[Place]]:
+        """Places of these objects, their bases, the bases of those, and so on."""
+        places: dict[ObjectId, list[Place]] = {}
+        sought = set(object_ids)
+        while sought:
+            found = self._index.places_of_each(sought)
+            places |= found
+            sought = {place.base for copies in found.values() for place in copies if place.base} - places.keys()
+        return places
+
+    def _chain_among(self, object_id: ChunkId, places: Mapping[ObjectId, list[Place]]) -> Chain:
+        links: list[Link] = []
+        sought: ObjectId | None = object_id
+        while sought is not None:
+            if len(links) > MAX_CHAIN_DEPTH:
+                raise _too_deep(object_id)
+            links.append(Link(sought, self._good(sought, Kind.CHUNK, places[sought])[0]))
+            sought = links[-1].place.base
+        return tuple(links)
+
+    def _decode_any(self, object_id: ChunkId, out: memoryview) -> None:
+        """The same by way of whatever copies are intact, however long it takes."""
+        chain = self._intact_chain(object_id)
+        if chain[0][0].raw_bytes != len(out):
+            raise Corrupt(
+                f"chunk {object_id.hex()} has {chain[0][0].raw_bytes} bytes where {len(out)} belong",
+                object=object_id.hex(),
+            )
+        base: memoryview | None = None
+        while chain:
+            header, payload = chain.pop()
+            target = memoryview(bytearray(header.raw_bytes)) if chain else out
+            _decode(header, payload, base, target)
+            base = target
+
+    def _intact_chain(self, object_id: ObjectId) -> list[Stored]:
         """The stored object, then its base, and so on to one that needs none; of copies the first that lead there."""
         failed: dict[ObjectId, MoonclipError] = {}  # however many copies there are, each object is tried once
 
@@ -176,17 +243,16 @@ class ObjectReader:
                     failed[sought] = error
             raise failed[sought]
 
-        too_deep = Corrupt(
-            f"chunk {object_id.hex()}: its delta chain is too deep or a cycle; run `moonclip fsck`",
-            object=object_id.hex(),
-        )
+        too_deep = _too_deep(object_id)
         return follow(object_id, 0)
 
     def _small(self, object_id: ObjectId, kind: Kind) -> bytes:
         return decode_small(*self.stored(object_id, kind))
 
     def _copies(self, object_id: ObjectId, kind: Kind) -> list[Place]:
-        known = self._index.places(object_id)
+        return self._good(object_id, kind, self._index.places(object_id))
+
+    def _good(self, object_id: ObjectId, kind: Kind, known: list[Place]) -> list[Place]:
         bad = self._bad.get(object_id, {})  # of which the index does not tell any more
         good = [place for place in known if place.pack not in bad]
         if bad and not good:
@@ -212,6 +278,13 @@ class ObjectReader:
     def _mark_bad(self, object_id: ObjectId, place: Place) -> None:
         self._bad.setdefault(object_id, {})[place.pack] = place
         self._index.mark_bad(object_id, place.pack)
+
+
+def _too_deep(object_id: ObjectId) -> Corrupt:
+    return Corrupt(
+        f"chunk {object_id.hex()}: its delta chain is too deep or a cycle; run `moonclip fsck`",
+        object=object_id.hex(),
+    )
 
 
 def decode_small(header: ObjectHeader, payload: memoryview) -> bytes:

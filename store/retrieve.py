@@ -4,15 +4,17 @@ The plan is data made by pure functions; executing it decodes each chunk once, s
 whole chunk is wanted.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 
+from .chains import Chain, Kept
 from .dtypes import dtype
 from .entries import Piece, TensorEntry, ValueEntry
 from .errors import Incompatible
-from .ids import ChunkId
+from .ids import ChunkId, ObjectId, PackId
 from .parallel import Threads
 from .reader import ObjectReader
 
@@ -122,7 +124,7 @@ def gather(copies: Iterable[ChunkCopy]) -> list[ChunkRead]:
 
 
 def execute(reader: ObjectReader, reads: Sequence[ChunkRead], threads: Threads, *, verify_hash: bool) -> None:
-    """Read, verify and decode chunks into their places.
+    """Read, verify and decode chunks into their places, in the order in which they lie in the packs.
 
     Args:
         reader: reads chunks.
@@ -133,14 +135,33 @@ def execute(reader: ObjectReader, reads: Sequence[ChunkRead], threads: Threads, 
     Raises:
         NotFound: a chunk is missing.
         Corrupt: a chunk is damaged; targets may be partly written.
+
+    Cost: each chunk is decoded once, and so are bases that several have in common, as long as they can be kept. Beyond
+    that, memory of three chunks a thread, which it keeps.
     """
-    threads.run(lambda read: _read_chunk(reader, read, verify_hash=verify_hash), reads)
+    chains = reader.chains(read.chunk for read in reads)
+    planned = sorted(((read, chains.get(read.chunk, ())) for read in reads), key=_position)
+    kept = Kept(_shared(chain for _, chain in planned))
+    if planned:
+        threads.run(lambda one: _read_chunk(reader, *one, kept, verify_hash=verify_hash), planned)
 
 
-def _read_chunk(reader: ObjectReader, read: ChunkRead, *, verify_hash: bool) -> None:
+def _position(planned: tuple[ChunkRead, Chain]) -> tuple[PackId, int] | tuple[()]:
+    """Where a chunk is. Packs in any order, each from its beginning."""
+    _, chain = planned
+    return (chain[0].place.pack, chain[0].place.offset) if chain else ()
+
+
+def _shared(chains: Iterable[Chain]) -> set[ObjectId]:
+    """Objects that are part of several chains."""
+    counts = Counter(link.id for chain in chains for link in chain)
+    return {object_id for object_id, count in counts.items() if count > 1}
+
+
+def _read_chunk(reader: ObjectReader, read: ChunkRead, chain: Chain, kept: Kept, *, verify_hash: bool) -> None:
     first, *others = read.copies
     whole_first = first.start == 0 and len(first.out) == read.chunk_bytes
     raw = first.out if whole_first else memoryview(bytearray(read.chunk_bytes))
-    reader.chunk_into(read.chunk, raw, verify_hash=verify_hash)
+    reader.chunk_into(read.chunk, raw, verify_hash=verify_hash, chain=chain, kept=kept)
     for copy in others if whole_first else read.copies:
         copy.out[:] = raw[copy.start : copy.start + len(copy.out)]

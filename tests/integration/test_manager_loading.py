@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from moonclip import CheckpointManager, Incompatible, NotFound
+from moonclip import CheckpointManager, Corrupt, Incompatible, NotFound
+from store.codec import Transform
+from store.dtypes import Element
+from store.objects import Kind
+from store.pack import ObjectHeader, seal
+from store.repository import Repository
+from tests import packing
 
 Pair = namedtuple("Pair", "left right")
 
@@ -342,3 +348,85 @@ def test_an_object_takes_its_state_whole(mgr: CheckpointManager) -> None:
     with pytest.raises(Incompatible, match="optimizer: its object takes its state whole, not by names"):
         mgr.load(into={"optimizer": optimizer}, names=["optimizer::state/*"])
     assert set(mgr.load(names=["optimizer::state/*"])["optimizer"]["state"]) == {0, 1}
+
+
+# --- how much is checked ----------------------------------------------------------------------------------------------
+
+
+def test_full_verification_sees_what_a_checksum_cannot(mgr: CheckpointManager, tmp_path: Path) -> None:
+    """An object that decodes to other bytes than it is named after, and whose checksum is right."""
+    state = torch.arange(1000.0)
+    mgr.save(state={"w": state})
+    mgr.flush()
+    repo = Repository.open(tmp_path / "checkpoints")
+    with repo:
+        (chunk,) = repo.tree(repo.commit(repo.resolve("main")), "state")["w"].chunks
+        other = (-state).numpy().tobytes()
+        header = ObjectHeader(Kind.CHUNK, Transform.RAW, False, Element.FP32, len(other), chunk)
+        (pack,) = {place.pack for place in repo.index.places(chunk)}
+        table = packing.write(repo.layout.packs, [seal(header, [other])])
+        repo.index.write(lambda writer: writer.add_pack(table.id, table.entries))
+        repo.index.mark_bad(chunk, pack)
+    target = torch.zeros(1000)
+    mgr.load(into={"state": {"w": target}})
+    assert torch.equal(target, -state)
+    assert torch.equal(mgr.load_tensors("w")["state::w"], -state)
+    unread = mgr.load(verify="full", lazy=True)["state"]["w"]
+    for read in (
+        unread.load,
+        lambda: mgr.load(verify="full"),
+        lambda: mgr.load_latest(verify="full"),
+        lambda: mgr.load_tensors("w", verify="full"),
+        lambda: mgr.resume(state={"w": target}, verify="full"),
+    ):
+        with pytest.raises(Corrupt, match="content does not match its id"):
+            read()
+
+
+def test_an_unknown_verification_is_refused(mgr: CheckpointManager) -> None:
+    mgr.save(state={"w": torch.ones(3)})
+    for read in (mgr.load, mgr.load_latest, mgr.resume, lambda **how: mgr.load_tensors("w", **how)):
+        with pytest.raises(Incompatible, match="'fast' or 'full', not 'none'"):
+            read(verify="none")  # type: ignore[operator]
+
+
+def test_a_loss_in_the_metadata_is_its_number(mgr: CheckpointManager) -> None:
+    loss = (torch.tensor(3.0, requires_grad=True) / 2).to(torch.bfloat16)
+    metadata = {"loss": loss, "best": np.array(0.25), "tokens": torch.tensor(7)}
+    mgr.save(state=1, metadata=metadata)
+    found = mgr.describe().snapshot.metadata
+    assert found == {"loss": 1.5, "best": 0.25, "tokens": 7}
+    assert [type(value) for value in found.values()] == [float, float, int]
+    with pytest.raises(Incompatible, match="metadata 'loss': a Tensor cannot be here; save it as an item of its own"):
+        mgr.save(state=1, metadata={"loss": torch.ones(1)})
+
+
+@pytest.mark.parametrize("hooks", ["register_load_state_dict_pre_hook", "register_load_state_dict_post_hook"])
+def test_hooks_of_a_part_run_when_its_module_is_loaded(tmp_path: Path, hooks: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+    called: list[str] = []
+    with CheckpointManager(tmp_path) as mgr:
+        mgr.save(step=1, model=model)
+        mgr.load(into={"model": model})
+        assert not called
+        getattr(model[1], hooks)(lambda *_: called.append(hooks))
+        mgr.load(into={"model": model})
+    assert called == [hooks]
+
+
+def test_a_module_that_takes_its_state_itself_is_asked_to(tmp_path: Path) -> None:
+    class Counting(torch.nn.Linear):
+        load_count = 0
+
+        def _load_from_state_dict(self, *arguments: Any) -> None:
+            self.load_count += 1
+            super()._load_from_state_dict(*arguments)
+
+    model = torch.nn.Sequential(Counting(4, 4))
+    wanted = model[0].weight.detach().clone()
+    with CheckpointManager(tmp_path) as mgr:
+        mgr.save(step=1, model=model)
+        torch.nn.init.zeros_(model[0].weight)
+        mgr.load(into={"model": model})
+    assert model[0].load_count == 1
+    assert torch.equal(model[0].weight, wanted)

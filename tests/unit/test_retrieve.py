@@ -35,6 +35,11 @@ class CountingDisk(Disk):
         self.read_bytes += len(data)
         return data
 
+    def pread_into(self, fd: int, out: memoryview, offset: int) -> int:
+        size_bytes = super().pread_into(fd, out, offset)
+        self.read_bytes += size_bytes
+        return size_bytes
+
 
 @pytest.fixture
 def disk() -> CountingDisk:
