@@ -42,8 +42,8 @@ def tensor_cuts(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
     row_bytes = item_bytes
     for size in shape[1:]:
         row_bytes *= size
-    if row_count * row_bytes == 0:
-        return ()
+    if row_count * row_bytes < MIN_GRID_PART_BYTES:  # no grid, and no more than one chunk
+        return (row_count * row_bytes,) if row_count and row_bytes else ()
     step = MAX_CHUNK_BYTES - MAX_CHUNK_BYTES % item_bytes
     cuts: list[int] = []
     for before, after in pairwise(grid_rows(row_count, row_bytes)):

@@ -5,6 +5,8 @@ Nothing but ``store.files`` and what it is made of uses this module.
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +31,10 @@ class Disk:
     def pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
         """Read some bytes at ``offset``; none at the end of the file. Releases the GIL."""
         return os.pread(fd, size_bytes, offset)
+
+    def pread_into(self, fd: int, out: memoryview, offset: int) -> int:
+        """Read some bytes at ``offset`` into memory at hand, and say how many; none at the end. Releases the GIL."""
+        return os.preadv(fd, [out], offset)
 
     def truncate(self, fd: int, size_bytes: int) -> None:
         """Set a file's length."""
@@ -70,6 +76,17 @@ class Disk:
             os.close(fd)
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Say which file an error concerns: calls that are given a descriptor know none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def write_all(disk: Disk, fd: int, data: Buffer) -> None:
     """Write all of ``data``, continuing after short writes (one call takes 2 GiB at most).
 
@@ -94,6 +111,7 @@ class ReadHandle:
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
+        self._path = path
         self._fd = -1
         self._fd = disk.open(path, os.O_RDONLY)
 
@@ -110,10 +128,23 @@ class ReadHandle:
         """
         parts: list[bytes] = []
         end = offset + size_bytes
-        while offset < end and (part := self._disk.pread(self._fd, end - offset, offset)):
-            parts.append(part)
-            offset += len(part)
+        with naming(self._path):
+            while offset < end and (part := self._disk.pread(self._fd, end - offset, offset)):
+                parts.append(part)
+                offset += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def pread_into(self, offset: int, out: memoryview) -> int:
+        """Fill ``out`` with what lies at ``offset``, and say how much that is: less only where the file ends.
+
+        Raises:
+            OSError: reading failed.
+        """
+        done = 0
+        with naming(self._path):
+            while done < len(out) and (count := self._disk.pread_into(self._fd, out[done:], offset + done)):
+                done += count
+        return done
 
     def close(self) -> None:
         """Close the file; again does nothing. No other thread may be reading."""

@@ -1,48 +1,32 @@
 """Planning a save: what each input becomes, and the chunks that have to be stored for it. Pure.
 
-A draft is an entry whose chunk ids are still to come: tasks fill them in, in any order, in any thread.
+A draft is an entry whose chunk ids are still to come: tasks fill them in, in any order, in any thread. All here are
+named tuples: there may be tens of thousands, and dataclasses take thrice the time to make and more of the garbage
+collector's.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from math import prod
+from typing import NamedTuple
 from zlib import crc32
 
 from . import values
 from .bases import Base, Bases
 from .chunking import blob_cuts, tensor_cuts
-from .dtypes import Dtype, Element, dtype
+from .dtypes import Element, dtype
 from .entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEntry
 from .errors import Incompatible
 from .ids import ChunkId, ObjectId
-from .inputs import ContainerInput, Input, TensorInput, ValueInput
-from .limits import MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES
+from .inputs import ContainerInput, Input, TensorInput, UnchangedInput, ValueInput
+from .limits import GROUP_BYTES, GROUP_CHUNKS, MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What the codec is told of a chunk.
-
-    Attributes:
-        element: the words it is made of, or ``None`` for opaque bytes.
-        columns: words in a row of its tensor, 0 if that has no rows.
-    """
-
-    element: Element | None = None
-    columns: int = 0
-
-
-_OPAQUE = Words()
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkTask:
+class ChunkTask(NamedTuple):
     """A chunk to store, and where its id goes.
 
     Attributes:
         raw: its bytes.
-        words: what it is made of.
+        element: the words it is made of, or ``None`` for opaque bytes.
         base: what it is compared with and stored against.
         place: a number that stays the same for the same place of the same tensor from save to save.
         ids: the draft's ids; the task sets ``ids[number]``.
@@ -50,15 +34,14 @@ class ChunkTask:
     """
 
     raw: memoryview
-    words: Words
+    element: Element | None
     base: Base | None
     place: int
     ids: list[ChunkId]
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """An entry in the making.
 
     Attributes:
@@ -67,17 +50,21 @@ class Draft:
         cuts: bytes of each chunk, if it is cut.
         tasks: one for each chunk.
         ids: the chunks' ids, complete once all tasks ran.
+        unchanged: the entry, if it is the last save's.
     """
 
     given: Input
     inline: bytes | None = None
     cuts: tuple[int, ...] = ()
     tasks: tuple[ChunkTask, ...] = ()
-    ids: list[ChunkId] = field(default_factory=list)
+    ids: Sequence[ChunkId] = ()
+    unchanged: TensorEntry | None = None
 
     def entry(self) -> Entry:
         """The entry, once all tasks have run."""
         given, chunks = self.given, tuple(self.ids)
+        if self.unchanged is not None:
+            return self.unchanged
         if isinstance(given, ContainerInput):
             return ContainerEntry(given.position, given.container, given.info)
         if isinstance(given, ValueInput):
@@ -88,20 +75,41 @@ class Draft:
         return TensorEntry(given.position, given.dtype, given.shape, pieces=(piece,))
 
 
+def groups(tasks: Iterable[ChunkTask]) -> list[list[ChunkTask]]:
+    """Put tasks together that are run one after another by one thread, in the order in which to begin them.
+
+    Small chunks share what a group costs once, its look-ups above all. The largest groups come first: the threads end
+    together when the last ones are small.
+    """
+    found: list[list[ChunkTask]] = []
+    room_bytes = 0
+    for task in tasks:
+        if room_bytes <= 0 or len(found[-1]) == GROUP_CHUNKS:
+            found.append([])
+            room_bytes = GROUP_BYTES
+        found[-1].append(task)
+        room_bytes -= len(task.raw)
+    return sorted(found, key=lambda group: sum(len(task.raw) for task in group), reverse=True)
+
+
 def draft(item: str, name: str, given: Input, bases: Bases) -> Draft:
     """Plan how one input is stored.
 
     Raises:
         Incompatible: an unknown dtype, bytes that do not fit the shape, or a value that is not plain.
+        NotUnchanged: it is said to be as in the last save, and is not there.
     """
     if isinstance(given, TensorInput):
         return _tensor_draft(item, name, given, bases)
+    if isinstance(given, UnchangedInput):
+        return Draft(given, unchanged=bases.unchanged(item, name, given))
     if isinstance(given, ValueInput):
         return _value_draft(item, name, given)
     return Draft(given)
 
 
 def _tensor_draft(item: str, name: str, given: TensorInput, bases: Bases) -> Draft:
+    assert isinstance(given.data, memoryview)
     known = dtype(given.dtype)
     cuts = tensor_cuts(given.shape, known.item_bytes)
     if sum(cuts) != len(given.data):
@@ -114,12 +122,7 @@ def _tensor_draft(item: str, name: str, given: TensorInput, bases: Bases) -> Dra
     if len(given.data) <= MAX_INLINE_BYTES:
         return Draft(given, inline=bytes(given.data))
     found = bases.of_tensor(item, name, given.dtype)
-    words = Words(known.element, _columns(given.shape, known))
-    return _cut(given, f"{item}/{name}", given.data, cuts, words, found)
-
-
-def _columns(shape: tuple[int, ...], known: Dtype) -> int:
-    return prod(shape[1:]) * known.item_bytes // known.element.width_bytes if len(shape) > 1 else 0
+    return _cut(given, f"{item}/{name}", given.data, cuts, known.element, found)
 
 
 def _value_draft(item: str, name: str, given: ValueInput) -> Draft:
@@ -129,16 +132,21 @@ def _value_draft(item: str, name: str, given: ValueInput) -> Draft:
         raise Incompatible(f"{item}::{name}: {error}", item=item, name=name) from error
     if len(encoded) <= MAX_INLINE_VALUE_BYTES:
         return Draft(given, inline=encoded)
-    return _cut(given, f"{item}/{name}", memoryview(encoded), blob_cuts(encoded), _OPAQUE, [])
+    return _cut(given, f"{item}/{name}", memoryview(encoded), blob_cuts(encoded), None, [])
 
 
-def _cut(given: Input, path: str, raw: memoryview, cuts: tuple[int, ...], words: Words, bases: Sequence[Base]) -> Draft:
+def _cut(
+    given: Input, path: str, raw: memoryview, cuts: tuple[int, ...], element: Element | None, bases: Sequence[Base]
+) -> Draft:
     ids: list[ChunkId] = [_PENDING] * len(cuts)
     first_place = crc32(path.encode("utf-8", "surrogatepass"))
+    if len(cuts) == 1:  # most tensors there are
+        task = ChunkTask(raw, element, bases[0] if bases else None, first_place, ids, 0)
+        return Draft(given, cuts=cuts, tasks=(task,), ids=ids)
     tasks = tuple(
         ChunkTask(
             raw=raw[stop - cut : stop],
-            words=words,
+            element=element,
             base=bases[number] if number < len(bases) else None,
             place=first_place + number,
             ids=ids,

@@ -3,18 +3,22 @@
 Spec: docs/format.md §4.2.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from math import prod
 
-from . import fields, values
-from .canonical import Node
+from . import canonical, fields, values
+from .canonical import Node, blob, count, counts, join_list, template, text
 from .dtypes import dtype as dtype_of
 from .errors import Corrupt, Incompatible
 from .ids import ChunkId
 from .limits import MAX_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES, MAX_NAME_BYTES, MAX_PIECES
 from .values import Plain
+
+_RUNS_KEPT = 1024
+"""Layers have tensors of the same sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +64,15 @@ class TensorEntry:
     @property
     def chunks(self) -> tuple[ChunkId, ...]:
         """Every chunk, piece after piece."""
+        if len(self.pieces) == 1:
+            return self.pieces[0].chunks
         return tuple(chunk for piece in self.pieces for chunk in piece.chunks)
 
     @property
     def cuts(self) -> tuple[int, ...]:
         """Bytes of each chunk in ``chunks``."""
+        if len(self.pieces) == 1:
+            return self.pieces[0].cuts
         return tuple(cut for piece in self.pieces for cut in piece.cuts)
 
 
@@ -127,37 +135,58 @@ def check_name(name: str) -> None:
         raise Incompatible(f"name of {size_bytes} bytes is longer than {MAX_NAME_BYTES}: {name[:80]!r}…", name=name)
 
 
-def encode_entry(entry: Entry) -> Node:
-    """Node of an entry."""
+def encode_entry(name: str, entry: Entry) -> bytes:
+    """Canonical encoding of a name and what it stands for.
+
+    Raises:
+        Incompatible: text that is no UTF-8, or a value that is not plain.
+    """
+    return join_list((text(name), _encode(entry)))
+
+
+def _encode(entry: Entry) -> bytes:
     if isinstance(entry, TensorEntry):
-        body: dict[str, Node] = {"dtype": entry.dtype, "position": entry.position, "shape": list(entry.shape)}
-        if entry.inline is not None:
-            body["inline"] = entry.inline
-        else:
-            body["pieces"] = [_piece_node(piece) for piece in entry.pieces]
-        return {"tensor": body}
+        return _TENSOR % _encode_tensor(entry)
     if isinstance(entry, ValueEntry):
-        if entry.inline is not None:
-            return {"value": {"inline": entry.inline, "position": entry.position}}
-        body = {"chunks": list(entry.chunks), "cuts": _runs(entry.cuts), "position": entry.position}
-        return {"value": body}
-    return {
-        "container": {"info": values.to_node(entry.info), "position": entry.position, "type": entry.container},
-    }
+        return _VALUE % _encode_value(entry)
+    info = {"info": values.to_node(entry.info), "position": entry.position, "type": entry.container}
+    return canonical.encode({"container": info})
 
 
-def _piece_node(piece: Piece) -> Node:
-    return {
-        "chunks": list(piece.chunks),
-        "cuts": _runs(piece.cuts),
-        "offsets": list(piece.offsets),
-        "sizes": list(piece.sizes),
-    }
+def _encode_tensor(entry: TensorEntry) -> bytes:
+    dtype, position, shape = text(entry.dtype), count(entry.position), counts(entry.shape)
+    if entry.inline is not None:
+        return _INLINE_TENSOR % (dtype, blob(entry.inline), position, shape)
+    pieces = join_list([_encode_piece(piece) for piece in entry.pieces])
+    return _CUT_TENSOR % (dtype, pieces, position, shape)
 
 
-def _runs(cuts: Iterable[int]) -> Node:
+def _encode_value(entry: ValueEntry) -> bytes:
+    if entry.inline is not None:
+        return _INLINE_VALUE % (blob(entry.inline), count(entry.position))
+    return _CUT_VALUE % (_encode_chunks(entry.chunks), _encode_runs(entry.cuts), count(entry.position))
+
+
+def _encode_piece(piece: Piece) -> bytes:
+    chunks, runs = _encode_chunks(piece.chunks), _encode_runs(piece.cuts)
+    return _PIECE % (chunks, runs, counts(piece.offsets), counts(piece.sizes))
+
+
+def _encode_chunks(chunks: Sequence[ChunkId]) -> bytes:
+    return join_list([blob(chunk) for chunk in chunks])
+
+
+@lru_cache(_RUNS_KEPT)
+def _encode_runs(cuts: tuple[int, ...]) -> bytes:
     """Run-length form of the cuts: ``[[bytes, count], ...]``."""
-    return [[cut, sum(1 for _ in run)] for cut, run in groupby(cuts)]
+    return join_list([counts((cut, sum(1 for _ in run))) for cut, run in groupby(cuts)])
+
+
+_TENSOR, _VALUE = template("tensor"), template("value")
+_INLINE_TENSOR = template("dtype", "inline", "position", "shape")
+_CUT_TENSOR = template("dtype", "pieces", "position", "shape")
+_INLINE_VALUE, _CUT_VALUE = template("inline", "position"), template("chunks", "cuts", "position")
+_PIECE = template("chunks", "cuts", "offsets", "sizes")
 
 
 def decode_entry(node: Node, what: str) -> Entry:

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from . import locks
-from .blocks import BlockWriter
-from .disk import Disk, ReadHandle, write_all
+from .blocks import BlockPool, BlockWriter
+from .disk import Disk, ReadHandle, naming, write_all
 from .ids import Buffer
 from .locks import FileLock
 
@@ -33,6 +33,7 @@ class Files:
 
     def __init__(self, disk: Disk | None = None) -> None:
         self._disk = disk or Disk()
+        self._blocks = BlockPool()
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -107,11 +108,12 @@ class Files:
         fd = self._disk.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             size_bytes = os.fstat(fd).st_size
-            self._append(fd, data, size_bytes)
+            with naming(path):
+                self._append(fd, data, size_bytes)
         finally:
             self._disk.close(fd)
         if size_bytes == 0:  # perhaps just made
-            self._disk.sync_directory(path.parent)
+            self.sync_directory(path.parent)
 
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file off.
@@ -122,8 +124,9 @@ class Files:
         """
         fd = self._disk.open(path, os.O_WRONLY)
         try:
-            self._disk.truncate(fd, size_bytes)
-            self._disk.fsync(fd)
+            with naming(path):
+                self._disk.truncate(fd, size_bytes)
+                self._disk.fsync(fd)
         finally:
             self._disk.close(fd)
 
@@ -136,7 +139,7 @@ class Files:
         """
         with self._new(path) as fd:
             self._disk.allocate(fd, size_bytes)
-        self._disk.sync_directory(path.parent)
+        self.sync_directory(path.parent)
 
     def open_blocks(self, path: Path) -> BlockWriter:
         """Begin a large file that must not exist.
@@ -145,7 +148,7 @@ class Files:
             FileExistsError: it exists.
             OSError: it could not be made.
         """
-        return BlockWriter(self._disk, path)
+        return BlockWriter(self._disk, path, self._blocks)
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -156,9 +159,9 @@ class Files:
             OSError: it has its old name, or, if only making the new one durable failed, the new one for now.
         """
         self._disk.rename(source, target)
-        self._disk.sync_directory(target.parent)
+        self.sync_directory(target.parent)
         if source.parent != target.parent:
-            self._disk.sync_directory(source.parent)
+            self.sync_directory(source.parent)
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable, after a call that changed them and failed to.
@@ -166,7 +169,8 @@ class Files:
         Raises:
             OSError: they are not.
         """
-        self._disk.sync_directory(path)
+        with naming(path):
+            self._disk.sync_directory(path)
 
     def remove(self, path: Path) -> None:
         """Remove a file.
@@ -176,7 +180,7 @@ class Files:
             OSError: it could not be removed.
         """
         self._disk.unlink(path)
-        self._disk.sync_directory(path.parent)
+        self.sync_directory(path.parent)
 
     def make_directory(self, path: Path) -> None:
         """Make a directory and what is missing above it; one that exists is fine.
@@ -191,7 +195,7 @@ class Files:
             self._mkdir(path)
         with suppress(PermissionError):  # a parent that we cannot open is not one that we made anything in
             # Also when it was there: whoever made it may have died before this.
-            self._disk.sync_directory(path.parent)
+            self.sync_directory(path.parent)
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory.
@@ -201,7 +205,7 @@ class Files:
             OSError: it is not empty, or could not be removed.
         """
         self._disk.rmdir(path)
-        self._disk.sync_directory(path.parent)
+        self.sync_directory(path.parent)
 
     # --- locks ------------------------------------------------------------------------------------------------------
 
@@ -226,8 +230,9 @@ class Files:
         """A file that must not exist, open for writing; its content is durable afterwards, or it is gone."""
         fd = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            yield fd
-            self._disk.fsync(fd)
+            with naming(path):
+                yield fd
+                self._disk.fsync(fd)
         except BaseException:
             with suppress(OSError):
                 self._disk.unlink(path)

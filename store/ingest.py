@@ -1,25 +1,26 @@
 """From named tensors to objects in packs: compare, hash, dedup, encode, append; then trees and the commit.
 
-Each chunk is a task of its own, run by several threads; the order in which chunks land in a pack does not matter.
+Chunks are worked on in groups, each by one of several threads; the order in which chunks land in a pack does not
+matter.
 
 Cost for each chunk: unchanged against memory — one compare; known to the store — one hash; else a hash, the codec's
-sampling and encoding, a checksum and the write.
+sampling and encoding, a checksum and the write. A group asks the index once.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple, Protocol
 
 from . import trees
 from .bases import Base, Bases
-from .closure import is_readable
+from .closure import readable
 from .codec import Encoded, encode, encode_blob
-from .drafts import ChunkTask, draft
+from .drafts import ChunkTask, draft, groups
 from .dtypes import Element
 from .entries import Entry
 from .errors import Corrupt, NotFound
-from .ids import CommitId, ObjectId, TreeId, chunk_id
+from .ids import ChunkId, CommitId, ObjectId, TreeId, chunk_id
 from .index import Place
 from .inputs import ItemInput
 from .limits import SAVE_CHAIN_DEPTH
@@ -28,13 +29,14 @@ from .objects import Commit, Kind, TreeNode
 from .pack import ObjectHeader, seal
 from .packseries import PackSeries
 from .parallel import Threads
+from .phases import Laps, Phases
 
 
 class Known(Protocol):
     """What ingest asks of the index."""
 
-    def places(self, object_id: ObjectId) -> list[Place]:
-        """Good copies, the cheapest to read first."""
+    def places_below(self, object_ids: Collection[ObjectId]) -> Mapping[ObjectId, list[Place]]:
+        """Good copies of each and of all delta bases below them, the cheapest to read first."""
         ...
 
 
@@ -60,6 +62,19 @@ class Counts:
     new_raw_bytes: int = 0
     stored_bytes: int = 0
 
+    def add(self, other: "Counts") -> None:
+        """Add another's."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+class _Seen(NamedTuple):
+    """A chunk once its id is known, and whether it equals its base in memory."""
+
+    task: ChunkTask
+    id: ChunkId
+    is_unchanged: bool
+
 
 class Ingest:
     """Stores the objects of one commit.
@@ -70,9 +85,20 @@ class Ingest:
         bases: what chunks are compared with and stored against.
         turn: grows by one with each save and says which delta chains restart; ``None`` if none has to.
         threads: run the tasks.
+        phases: where the time is counted that this takes.
+        is_intact: whether a tree that is stored can be read.
     """
 
-    def __init__(self, index: Known, packs: PackSeries, bases: Bases, turn: int | None, threads: Threads) -> None:
+    def __init__(
+        self,
+        index: Known,
+        packs: PackSeries,
+        bases: Bases,
+        turn: int | None,
+        threads: Threads,
+        phases: Phases,
+        is_intact: Callable[[TreeId], bool],
+    ) -> None:
         self.counts = Counts()
         self.nodes: dict[TreeId, TreeNode] = {}
         self._index = index
@@ -80,6 +106,8 @@ class Ingest:
         self._bases = bases
         self._turn = turn
         self._threads = threads
+        self._phases = phases
+        self._is_intact = is_intact
         self._lock = threading.Lock()
         self._claimed: set[ObjectId] = set()
 
@@ -90,13 +118,17 @@ class Ingest:
             Incompatible: an unknown dtype, bytes that do not fit their shape, or a value that is not plain.
             OSError: writing failed.
         """
-        drafts = {
-            item.name: {name: draft(item.name, name, given, self._bases) for name, given in item.entries.items()}
-            for item in items
-        }
-        tasks = [task for by_name in drafts.values() for planned in by_name.values() for task in planned.tasks]
-        self._threads.run(self._store_chunk, tasks)
-        return {item: {name: planned.entry() for name, planned in by_name.items()} for item, by_name in drafts.items()}
+        with self._phases.computing("plan"):
+            drafts = {
+                item.name: {name: draft(item.name, name, given, self._bases) for name, given in item.entries.items()}
+                for item in items
+            }
+            tasks = [task for by_name in drafts.values() for planned in by_name.values() for task in planned.tasks]
+        self._threads.run(self._store_group, groups(tasks))
+        with self._phases.computing("plan"):
+            return {
+                item: {name: planned.entry() for name, planned in by_name.items()} for item, by_name in drafts.items()
+            }
 
     def trees(self, items: Sequence[ItemInput], entries: Mapping[str, Mapping[str, Entry]]) -> dict[str, TreeId]:
         """Store the trees of all items and return their roots.
@@ -110,67 +142,81 @@ class Ingest:
             built = trees.build(entries[item.name], item.ties)
             for tree in built:
                 self.nodes[tree.id] = tree.node
-                self._store_small(tree.id, Kind.TREE, tree.encoded)
+                if not self._is_stored(tree.id) or not self._is_intact(tree.id):
+                    self._store_small(tree.id, Kind.TREE, tree.encoded)
             roots[item.name] = built[-1].id
         return roots
 
     def commit(self, commit: Commit) -> CommitId:
         """Store the commit object. Raises OSError when writing fails."""
         commit_id = commit.id
-        self._store_small(commit_id, Kind.COMMIT, commit.encode())
+        if not self._is_stored(commit_id):
+            self._store_small(commit_id, Kind.COMMIT, commit.encode())
         return commit_id
 
     # --- chunks -----------------------------------------------------------------------------------------------------
 
-    def _store_chunk(self, task: ChunkTask) -> None:
-        base = task.base
-        if base is not None and self._is_unchanged(task.raw, base):
-            task.ids[task.number] = base.id
-            self._count(task, unchanged_count=1)
-            return
-        object_id = task.ids[task.number] = chunk_id(task.raw)
-        if not self._claim(object_id):
-            self._count(task, known_count=1)
-            return
-        encoded = self._encode(task, object_id)
-        self._append(object_id, Kind.CHUNK, task.words.element or Element.INT8, len(task.raw), encoded, task.base)
-        self._count(task, delta_count=int(encoded.uses_base), new_raw_bytes=len(task.raw))
+    def _store_group(self, tasks: Sequence[ChunkTask]) -> None:
+        laps, counts = Laps(), Counts()
+        unchanged = [_equals_base(task) for task in tasks]
+        laps.end("compare")
+        seen = [_see(task, is_unchanged=same) for task, same in zip(tasks, unchanged, strict=True)]
+        laps.end("hash")
+        stored = self._look_up(seen)
+        laps.end("lookup")
+        for chunk in seen:
+            counts.chunk_count += 1
+            counts.raw_bytes += len(chunk.task.raw)
+            if chunk.id in stored:
+                counts.unchanged_count += chunk.is_unchanged
+                counts.known_count += not chunk.is_unchanged
+            elif not self._claim(chunk.id):
+                counts.known_count += 1
+            else:
+                self._store_chunk(chunk, stored, counts, laps)
+        self._phases.add(laps.seconds)
+        with self._lock:
+            self.counts.add(counts)
 
-    def _is_unchanged(self, raw: memoryview, base: Base) -> bool:
-        """Whether the chunk equals its base in memory, and that is still stored."""
-        return base.in_memory is not None and same_bytes(raw, base.in_memory) and self._is_stored(base.id)
+    def _look_up(self, seen: Sequence[_Seen]) -> Mapping[ObjectId, Place]:
+        """Of the chunks and of their bases, those that are stored."""
+        sought: set[ObjectId] = {chunk.id for chunk in seen}
+        sought.update(chunk.task.base.id for chunk in seen if chunk.task.base is not None)
+        return readable(sought, self._index.places_below)
 
     def _claim(self, object_id: ObjectId) -> bool:
-        """Whether this caller is the one to store the object: nobody did before, in the store or in this save."""
+        """Whether this caller is the one to store the object: nobody else did in this save."""
         with self._lock:
             if object_id in self._claimed:
                 return False
             self._claimed.add(object_id)
-        return not self._is_stored(object_id)
+            return True
 
-    def _is_stored(self, object_id: ObjectId) -> bool:
-        return is_readable(object_id, self._index.places)
+    def _store_chunk(self, chunk: _Seen, stored: Mapping[ObjectId, Place], counts: Counts, laps: Laps) -> None:
+        task = chunk.task
+        encoded = self._encode(task, stored)
+        laps.end("encode")
+        element = task.element or Element.INT8
+        counts.stored_bytes += self._append(chunk.id, Kind.CHUNK, element, len(task.raw), encoded, task.base)
+        counts.delta_count += encoded.uses_base
+        counts.new_raw_bytes += len(task.raw)
+        laps.end("write")
 
-    def _encode(self, task: ChunkTask, object_id: ObjectId) -> Encoded:
-        words = task.words
-        if words.element is None:
+    def _encode(self, task: ChunkTask, stored: Mapping[ObjectId, Place]) -> Encoded:
+        if task.element is None:
             return encode_blob(task.raw)
-        return encode(task.raw, words.element, self._base_bytes(task, object_id), words.columns)
+        return encode(task.raw, task.element, self._base_bytes(task, stored))
 
     def _restarts(self, task: ChunkTask) -> bool:
         """Restarts are spread over the places, so that no save has to store everything in full."""
         return self._turn is not None and (self._turn + task.place) % (SAVE_CHAIN_DEPTH + 1) == 0
 
-    def _base_bytes(self, task: ChunkTask, object_id: ObjectId) -> memoryview | None:
+    def _base_bytes(self, task: ChunkTask, stored: Mapping[ObjectId, Place]) -> memoryview | None:
         """Bytes to store the chunk against, or ``None`` where its delta chain ends."""
         if task.base is None or self._restarts(task):
             return None
-        if task.base.id == object_id:
-            return None  # its copies are lost; another writer may be storing it again right now
-        places = self._index.places(task.base.id)
-        if not places or places[0].depth >= SAVE_CHAIN_DEPTH or places[0].raw_bytes != len(task.raw):
-            return None
-        if not self._is_stored(task.base.id):
+        place = stored.get(task.base.id)  # None also for a chunk that equals its base and has no good copy any more
+        if place is None or place.depth >= SAVE_CHAIN_DEPTH or place.raw_bytes != len(task.raw):
             return None
         try:
             return task.base.read()
@@ -182,22 +228,30 @@ class Ingest:
     def _store_small(self, object_id: ObjectId, kind: Kind, raw: bytes) -> None:
         if not self._claim(object_id):
             return
-        self._append(object_id, kind, Element.INT8, len(raw), encode_blob(raw), None)
+        stored_bytes = self._append(object_id, kind, Element.INT8, len(raw), encode_blob(raw), None)
+        with self._lock:
+            self.counts.stored_bytes += stored_bytes
+
+    def _is_stored(self, object_id: ObjectId) -> bool:
+        return bool(readable([object_id], self._index.places_below))
 
     def _append(
         self, object_id: ObjectId, kind: Kind, element: Element, raw_bytes: int, encoded: Encoded, base: Base | None
-    ) -> None:
+    ) -> int:
+        """Append an object and return its stored length."""
         base_id = base.id if base is not None and encoded.uses_base else None
         header = ObjectHeader(kind, encoded.transform, encoded.grouped, element, raw_bytes, object_id, base_id)
         sealed = seal(header, encoded.payload)
         self._packs.append(sealed)
-        with self._lock:
-            self.counts.stored_bytes += sealed.stored_bytes
+        return sealed.stored_bytes
 
-    def _count(self, task: ChunkTask, **more: int) -> None:
-        with self._lock:
-            counts = self.counts
-            counts.chunk_count += 1
-            counts.raw_bytes += len(task.raw)
-            for name, amount in more.items():
-                setattr(counts, name, getattr(counts, name) + amount)
+
+def _equals_base(task: ChunkTask) -> bool:
+    return task.base is not None and task.base.in_memory is not None and same_bytes(task.raw, task.base.in_memory)
+
+
+def _see(task: ChunkTask, *, is_unchanged: bool) -> _Seen:
+    """Find the id of a chunk, and give it to the draft it belongs to."""
+    object_id = task.base.id if is_unchanged and task.base is not None else chunk_id(task.raw)
+    task.ids[task.number] = object_id
+    return _Seen(task, object_id, is_unchanged)

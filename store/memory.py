@@ -1,8 +1,15 @@
-"""Comparing buffers at memory speed, without the GIL."""
+"""Comparing and copying buffers at memory speed, without the GIL."""
 
-from .limits import KIB
+import ctypes
+from functools import cache
+from types import ModuleType
 
-_PROBE_BYTES = 64 * KIB
+from .forks import loading
+from .limits import HELD_COPY_BYTES, KIB
+
+_PROBE_BYTES = 4 * KIB
+_LINE_BYTES = 64
+_MIN_STREAM_BYTES = 64 * KIB
 
 
 def same_bytes(left: memoryview, right: memoryview) -> bool:
@@ -13,12 +20,61 @@ def same_bytes(left: memoryview, right: memoryview) -> bool:
     """
     if len(left) != len(right):
         return False
-    return _equal(left[:_PROBE_BYTES], right[:_PROBE_BYTES]) and _equal(left[_PROBE_BYTES:], right[_PROBE_BYTES:])
+    if bytes(left[:_PROBE_BYTES]) != bytes(right[:_PROBE_BYTES]):
+        return False
+    return len(left) <= _PROBE_BYTES or _equal(left[_PROBE_BYTES:], right[_PROBE_BYTES:])
+
+
+def copy_bytes(source: memoryview, target: memoryview) -> None:
+    """Copy a flat byte view into another of its length, which may not overlap it. See :func:`stream`."""
+    if len(source) <= HELD_COPY_BYTES:
+        target[:] = source
+    else:
+        np = _numpy()
+        left, right = np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8)
+        stream(left.ctypes.data, right.ctypes.data, len(source))
+
+
+def stream(target_at: int, source_at: int, size_bytes: int) -> None:
+    """Copy memory by address, past the caches where it is much: for targets that this processor does not read soon.
+
+    Args:
+        target_at: address of writable memory.
+        source_at: address; what lies there does not overlap the target.
+        size_bytes: how much.
+
+    Cost: 70 ms for 500 MB on one core; compiled kernels take a third less than the C library. Releases the GIL.
+    """
+    head_bytes = -target_at % _LINE_BYTES
+    middle_bytes = (size_bytes - head_bytes) // _LINE_BYTES * _LINE_BYTES
+    if size_bytes < _MIN_STREAM_BYTES:
+        ctypes.memmove(target_at, source_at, size_bytes)
+        return
+    done_bytes = head_bytes + middle_bytes
+    ctypes.memmove(target_at, source_at, head_bytes)
+    _kernels().current(0).stream(target_at + head_bytes, source_at + head_bytes, middle_bytes)
+    ctypes.memmove(target_at + done_bytes, source_at + done_bytes, size_bytes - done_bytes)
 
 
 def _equal(left: memoryview, right: memoryview) -> bool:
-    import numpy as np  # only those who save need it; who reads history imports this module too
-
+    np = _numpy()
     whole_words = len(left) - len(left) % 8
     words = np.array_equal(np.frombuffer(left[:whole_words], np.uint64), np.frombuffer(right[:whole_words], np.uint64))
     return bool(words) and left[whole_words:] == right[whole_words:]
+
+
+@cache
+def _kernels() -> ModuleType:
+    with loading:
+        from . import kernels
+
+    return kernels
+
+
+@cache
+def _numpy() -> ModuleType:
+    """Loaded when first needed: who reads history imports this module too."""
+    with loading:
+        import numpy as np
+
+    return np

@@ -3,7 +3,7 @@
 Spec: docs/format.md §2 and §4.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
@@ -50,14 +50,16 @@ class TreeNode:
 
     def encode(self) -> bytes:
         """Canonical encoding, whose hash is the tree's id."""
-        node: dict[str, Node] = {}
-        if self.ties:
-            node["ties"] = [list(names) for names in self.ties]
+        return self.encode_with([encode_entry(name, entry) for name, entry in self.entries])
+
+    def encode_with(self, encoded_entries: Sequence[bytes]) -> bytes:
+        """The same, where the encodings of the entries are at hand."""
+        key, held = "entries", canonical.join_list(encoded_entries)
         if self.subtrees:
-            node["subtrees"] = [[s.first_name, s.entry_count, s.tree] for s in self.subtrees]
-        else:
-            node["entries"] = [[name, encode_entry(entry)] for name, entry in self.entries]
-        return canonical.encode(node)
+            key, held = "subtrees", canonical.encode([[s.first_name, s.entry_count, s.tree] for s in self.subtrees])
+        if not self.ties:
+            return canonical.template(key) % held
+        return canonical.template(key, "ties") % (held, canonical.encode([list(names) for names in self.ties]))
 
     @classmethod
     def decode(cls, data: Buffer, what: str = "tree") -> "TreeNode":

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_128, xxh3_128_digest
 
@@ -20,7 +20,7 @@ from .codec import Transform
 from .dtypes import Element
 from .errors import Corrupt, Incompatible
 from .ids import ID_BYTES, Buffer, ObjectId, PackId, pack_id
-from .limits import MAX_CHUNK_BYTES, MAX_TREE_BYTES
+from .limits import HELD_COPY_BYTES, MAX_CHUNK_BYTES, MAX_TREE_BYTES
 from .objects import Kind
 
 PACK_VERSION: Final = 1
@@ -45,8 +45,7 @@ _OBJECT: Final = struct.Struct("<4s4sII32s")
 _ENTRY: Final = struct.Struct("<4sIIQ32s32s16s")
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectHeader:
+class ObjectHeader(NamedTuple):
     """What has to be known to decode a stored object.
 
     Attributes:
@@ -68,8 +67,7 @@ class ObjectHeader:
     base: ObjectId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(NamedTuple):
     """A stored object, ready to be appended to a pack.
 
     Attributes:
@@ -86,8 +84,7 @@ class Sealed:
     checksum: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TableEntry:
+class TableEntry(NamedTuple):
     """One object in a pack's table: its header's fields, where it lies, and its checksum."""
 
     kind: Kind
@@ -148,7 +145,7 @@ def seal(header: ObjectHeader, payload: Sequence[Buffer]) -> Sealed:
 
     Args:
         header: describes the payload.
-        payload: its parts, C-contiguous; referred to by the result, not copied.
+        payload: its parts, C-contiguous; short ones are copied, others referred to by the result.
 
     Raises:
         ValueError: the format does not allow such an object.
@@ -161,6 +158,10 @@ def seal(header: ObjectHeader, payload: Sequence[Buffer]) -> Sealed:
     if fault := _fault(header, stored_bytes):
         raise ValueError(f"object {header.id.hex()}: {fault}")
     fields = _OBJECT.pack(OBJECT_MAGIC, _codes(header), header.raw_bytes, payload_bytes, header.id)
+    if stored_bytes <= HELD_COPY_BYTES:  # of small objects there are many, and each part costs a microsecond
+        body = b"".join((base, *payload))
+        checksum = xxh3_128_digest(fields + body)
+        return Sealed(header, (fields + checksum + body,), stored_bytes, checksum)
     checksum = _checksum(fields, base, *payload)
     return Sealed(header, (fields + checksum + base, *payload), stored_bytes, checksum)
 
@@ -197,19 +198,9 @@ def unseal(data: Buffer, what: str) -> tuple[ObjectHeader, memoryview]:
 
 def table_entry(sealed: Sealed, offset: int) -> TableEntry:
     """The table's entry for an object at ``offset``."""
-    header = sealed.header
-    return TableEntry(
-        kind=header.kind,
-        transform=header.transform,
-        element=header.element,
-        raw_bytes=header.raw_bytes,
-        stored_bytes=sealed.stored_bytes,
-        offset=offset,
-        id=header.id,
-        base=header.base,
-        checksum=sealed.checksum,
-        grouped=header.grouped,
-    )
+    kind, transform, grouped, element, raw_bytes, object_id, base = sealed.header
+    lengths = raw_bytes, sealed.stored_bytes, offset
+    return TableEntry(kind, transform, element, *lengths, object_id, base, sealed.checksum, grouped)
 
 
 # --- header, table, footer ------------------------------------------------------------------------------------------
@@ -377,17 +368,27 @@ def _max_raw_bytes(kind: Kind) -> int:
 def _fault(header: ObjectHeader, stored_bytes: int) -> str | None:
     """Why the format does not allow such an object, or ``None`` if it does. Payloads are the codec's to check."""
     payload_bytes = stored_bytes - OBJECT_HEADER_BYTES - (ID_BYTES if header.base else 0)
-    transform, raw_bytes = header.transform, header.raw_bytes
+    raw_bytes = header.raw_bytes
+    if not 0 < raw_bytes <= _max_raw_bytes(header.kind):
+        return "raw length out of range"
+    if not 0 < payload_bytes <= raw_bytes:
+        return "stored length out of range"
+    if raw_bytes % header.element.width_bytes:
+        return "raw length is no multiple of its element's"
+    if header.transform is Transform.RAW and payload_bytes != raw_bytes:
+        return "a raw payload of another length"
+    return "its own base" if header.base == header.id else _fault_of(_codes(header))
+
+
+@cache
+def _fault_of(codes: bytes) -> str | None:
+    """Why the format does not allow such codes beside each other, whatever the lengths."""
+    kind, transform, grouped, element = _meaning(codes)
     has_planes = transform not in (Transform.RAW, Transform.ZSTD)
-    is_blob = not has_planes and header.element is Element.INT8
+    is_blob = not has_planes and element is Element.INT8
     rules = (
-        (0 < raw_bytes <= _max_raw_bytes(header.kind), "raw length out of range"),
-        (0 < payload_bytes <= raw_bytes, "stored length out of range"),
-        (raw_bytes % header.element.width_bytes == 0, "raw length is no multiple of its element's"),
-        (transform is not Transform.RAW or payload_bytes == raw_bytes, "a raw payload of another length"),
-        (transform.needs_base == (header.base is not None), "a base without a delta, or a delta without a base"),
-        (header.base != header.id, "its own base"),
-        (has_planes or not header.grouped, "groups without planes"),
-        (header.kind is Kind.CHUNK or is_blob, "a tree or commit that is not stored as bytes"),
+        (transform.needs_base == bool(codes[3] & _HAS_BASE), "a base without a delta, or a delta without a base"),
+        (has_planes or not grouped, "groups without planes"),
+        (kind is Kind.CHUNK or is_blob, "a tree or commit that is not stored as bytes"),
     )
     return next((why for holds, why in rules if not holds), None)

@@ -11,14 +11,14 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from . import ids, pack
 from .errors import Corrupt, Incompatible, NotFound
 from .files import Files, ReadHandle
-from .ids import ID_BYTES, ObjectId, PackId
+from .ids import ID_BYTES, Buffer, ObjectId, PackId
 from .limits import MAX_OPEN_PACKS
 from .pack import ObjectHeader, PackTable, Sealed, TableEntry
 
@@ -80,7 +80,7 @@ class PackWriter:
             OSError: writing failed, and the file is gone.
             ValueError: the pack is finished, abandoned or failed earlier.
 
-        Cost: one copy; every 8 MiB one write.
+        Cost: one copy; every 4 MiB one write.
         """
         entry = pack.table_entry(sealed, self._blocks.size_bytes)
         self._blocks.write(sealed.buffers)
@@ -142,7 +142,12 @@ class PackStore:
         return [pack_id for name in names if (pack_id := _id_in(name)) is not None]
 
     def read(
-        self, pack_id: PackId, offset: int, stored_bytes: int, expected_id: ObjectId
+        self,
+        pack_id: PackId,
+        offset: int,
+        stored_bytes: int,
+        expected_id: ObjectId,
+        room: Callable[[int], memoryview] | None = None,
     ) -> tuple[ObjectHeader, memoryview]:
         """Read a stored object and check it against its checksum and the id it should have.
 
@@ -151,9 +156,11 @@ class PackStore:
             offset: where the object begins.
             stored_bytes: its length.
             expected_id: what is sought there.
+            room: gives writable memory of so many bytes to read into; called once, with a length that an object may
+                have. New memory if ``None``.
 
         Returns:
-            Its header and payload; the memory is the caller's.
+            Its header and payload, a view of that memory, which is the caller's.
 
         Raises:
             PackGone: there is no such pack (any more).
@@ -167,7 +174,11 @@ class PackStore:
         with self._located(pack_id, offset, expected_id) as what:
             if not 0 < stored_bytes <= pack.MAX_STORED_BYTES:
                 raise Corrupt(f"{what}: no object is {stored_bytes} bytes long")
-            header, payload = pack.unseal(self._pread(pack_id, offset, stored_bytes, what), what)
+            if room is None:
+                data: Buffer = self._pread(pack_id, offset, stored_bytes, what)
+            else:
+                data = self._pread_into(pack_id, offset, room(stored_bytes), what)
+            header, payload = pack.unseal(data, what)
             if header.id != expected_id:
                 raise Corrupt(f"{what}: object {header.id.hex()} lies there instead")
         return header, payload
@@ -222,8 +233,14 @@ class PackStore:
     def _pread(self, pack_id: PackId, offset: int, size_bytes: int, what: str) -> bytes:
         data = self._handle(pack_id).pread(offset, size_bytes)
         if len(data) < size_bytes:
-            raise Corrupt(f"{what}: the file ends {size_bytes - len(data)} bytes too early")
+            raise _cut_off(what, size_bytes - len(data))
         return data
+
+    def _pread_into(self, pack_id: PackId, offset: int, room: memoryview, what: str) -> memoryview:
+        read_bytes = self._handle(pack_id).pread_into(offset, room)
+        if read_bytes < len(room):
+            raise _cut_off(what, len(room) - read_bytes)
+        return room
 
     def _handle(self, pack_id: PackId) -> ReadHandle:
         with self._guard():
@@ -270,6 +287,10 @@ class PackStore:
             if error.errno != errno.EIO:
                 raise
             raise Unreadable(f"{what}: it cannot be read ({error})", **where) from error
+
+
+def _cut_off(what: str, missing_bytes: int) -> Corrupt:
+    return Corrupt(f"{what}: the file ends {missing_bytes} bytes too early")
 
 
 def _id_in(name: str) -> PackId | None:

@@ -8,17 +8,50 @@ process is finalized, which is after exit handlers.
 import os
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from .errors import MoonclipError
+from .errors import Incompatible, MoonclipError
+from .limits import MAX_THREADS
 
 T = TypeVar("T")
 
 
+_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+"""What a container may use of its CPUs: microseconds of them, in so many microseconds."""
+
+
 def default_thread_count() -> int:
-    """CPUs this process may run on."""
-    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    """Threads to work with: as many as ``MOONCLIP_THREADS`` says, else this process's share of the CPUs.
+
+    The share is that of one of ``LOCAL_WORLD_SIZE`` processes, which launchers set, and at least one thread.
+
+    Raises:
+        Incompatible: ``MOONCLIP_THREADS`` says no number of threads.
+    """
+    told = os.environ.get("MOONCLIP_THREADS", "")
+    if not told:
+        return max(1, _cpu_count() // (_count_in(os.environ.get("LOCAL_WORLD_SIZE", "")) or 1))
+    count = _count_in(told)
+    if not 0 < count <= MAX_THREADS:
+        raise Incompatible(f"MOONCLIP_THREADS is {told!r}; it must be a number from 1 to {MAX_THREADS}, or not be set")
+    return count
+
+
+def _cpu_count() -> int:
+    """CPUs that this process may run on, no more than its container's quota is worth."""
+    cpu_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _QUOTA.read_text(encoding="ascii").split()
+    except (OSError, ValueError):  # another system, or another kind of cgroup
+        return cpu_count
+    return min(cpu_count, _count_in(quota) // (_count_in(period) or 1) or 1) if _count_in(quota) else cpu_count
+
+
+def _count_in(text: str) -> int:
+    """The positive number that a text is, or 0."""
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 class Threads:

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from .bases import Bases, Buffers, LastSave
@@ -20,6 +21,7 @@ from .lookup import Index
 from .objects import Commit
 from .packseries import PackSeries
 from .parallel import Threads
+from .phases import Phases
 from .publish import HolesFound, add_to_index, move_branch
 from .reader import ObjectReader
 from .refnames import branch_name
@@ -61,15 +63,23 @@ class Saved:
         commit: the commit's id.
         last: what the next save can compare with, as long as the inputs' buffers stay unaltered.
         counts: chunks and bytes.
+        seconds: where its time went, by phase: CPU seconds summed over threads for ``plan``, ``compare``, ``hash``,
+            ``lookup``, ``encode``, ``write`` (checksums and the copy into blocks; a thread of its own waits for the
+            disk) and ``trees``; seconds on the clock for ``sync`` (packs), ``index``, ``ref`` and ``lease``.
     """
 
     commit: CommitId
     last: LastSave
     counts: Counts
+    seconds: Mapping[str, float]
+
+
+_Stored = tuple[CommitId, LastSave, Counts]
+"""What is known of a save once it is in the index."""
 
 
 class Saver:
-    """Runs saves on one store.
+    """Runs one save on a store.
 
     Args:
         files: does the I/O.
@@ -89,12 +99,14 @@ class Saver:
         self._refs = refs
         self._reader = reader
         self._threads = threads
+        self._phases = Phases()
 
     def save(self, request: SaveRequest) -> Saved:
         """Store and commit.
 
         Raises:
             Incompatible: an input that cannot be stored. Nothing was written that anything refers to.
+            NotUnchanged: an input is said to be as in the last save, whose chunks are not there any more; likewise.
             NotFound: there is no commit ``request.parent``.
             Conflict: the branch moved meanwhile; the error names where the commit was kept.
             Corrupt: the branch's file is damaged; likewise.
@@ -102,15 +114,20 @@ class Saver:
             OSError: writing failed. Refs are as before.
         """
         require_legal(request)
-        with acquire_lease(self._layout.root, self._files) as lease:
-            saved = self._store(request, lease)
-            move_branch(self._refs, request.branch, request.parent, saved.commit, request.message)
-        return saved
+        waiting = self._phases.waiting
+        with ExitStack() as stack:
+            with waiting("lease"):
+                lease = stack.enter_context(acquire_lease(self._layout.root, self._files))
+            commit, last, counts = self._store(request, lease)
+            with waiting("ref"):
+                move_branch(self._refs, request.branch, request.parent, commit, request.message)
+        return Saved(commit, last, counts, self._phases.seconds)
 
-    def _store(self, request: SaveRequest, lease: Lease) -> Saved:
+    def _store(self, request: SaveRequest, lease: Lease) -> _Stored:
         """Steps 2 and 3; again without bases when gc took something that the attempt counted on."""
-        parent = self._parent(request)
-        bases = self._bases(request, parent)
+        with self._phases.computing("plan"):
+            parent = self._parent(request)
+            bases = self._bases(request, parent)
         for _ in range(STORE_ATTEMPTS):
             packs = PackSeries(self._files, self._layout.packs, lease.name, lease.add_pack)
             try:
@@ -124,21 +141,36 @@ class Saver:
 
     def _attempt(
         self, request: SaveRequest, lease: Lease, packs: PackSeries, bases: Bases, parent: Commit | None
-    ) -> Saved:
+    ) -> _Stored:
         ordinal = self._ordinal(request)
         # The second commit of a line, a fine-tune on its base say, finds no chain that could be long.
         is_second = parent is not None and not parent.parents
-        ingest = Ingest(self._index, packs, bases, None if is_second else ordinal, self._threads)
+        turn = None if is_second else ordinal
+        ingest = Ingest(self._index, packs, bases, turn, self._threads, self._phases, self._is_intact)
         entries = ingest.chunks(request.items)
-        commit = _commit(request, ingest.trees(request.items, entries))
-        commit_id = ingest.commit(commit)
-        lease.add_commit(commit_id)
-        tables = packs.publish()
-        add_to_index(self._index, tables, commit, self._load_from(ingest), self._closed_trees(parent))
-        return Saved(commit_id, LastSave(entries, _buffers(request.items), ordinal), ingest.counts)
+        with self._phases.computing("trees"):
+            commit = _commit(request, ingest.trees(request.items, entries))
+            commit_id = ingest.commit(commit)
+        with self._phases.waiting("lease"):
+            lease.add_commit(commit_id)
+        with self._phases.waiting("sync"):
+            tables = packs.publish()
+        with self._phases.waiting("index"):
+            add_to_index(self._index, tables, commit, self._load_from(ingest), self._closed_trees(request, parent))
+        trees = frozenset(ingest.nodes)
+        return commit_id, LastSave(entries, _buffers(request.items), ordinal, commit_id, trees), ingest.counts
 
     def _load_from(self, ingest: Ingest) -> Load:
         return lambda tree: ingest.nodes.get(tree) or self._reader.tree_node(tree)
+
+    def _is_intact(self, tree: TreeId) -> bool:
+        """Whether a tree that is stored can be read. One that can is taken up; all that is in it depends on it."""
+        try:
+            self._reader.tree_node(tree)
+        except (NotFound, Corrupt) as error:
+            _log.warning("a tree is damaged, and is stored again: %s", error)
+            return False
+        return True
 
     def _parent(self, request: SaveRequest) -> Commit | None:
         """The parent, or ``None`` also if it is damaged: what was saved earlier must not keep a run from saving."""
@@ -155,8 +187,10 @@ class Saver:
         row = self._index.commit(request.parent) if request.parent else None
         return row.sequence + 1 if row else 0
 
-    def _closed_trees(self, parent: Commit | None) -> set[TreeId]:
+    def _closed_trees(self, request: SaveRequest, parent: Commit | None) -> Collection[TreeId]:
         """Tree objects of the parent: it is closed, so whatever the new commit shares with it is."""
+        if request.last is not None and request.last.commit == request.parent:
+            return request.last.trees
         try:
             return set(trees_below(parent, self._reader.tree_node)) if parent else set()
         except (NotFound, Corrupt) as error:
@@ -171,7 +205,7 @@ class Saver:
             for item in request.items
             if item.name in last.entries or item.name in stored
         }
-        return Bases(self._reader, entries, last.buffers)
+        return Bases(self._reader, entries, last.buffers, last.entries)
 
     def _entries(self, root: TreeId) -> Mapping[str, Entry]:
         try:
@@ -221,5 +255,5 @@ def _buffers(items: Sequence[ItemInput]) -> Buffers:
         (item.name, name): given.data
         for item in items
         for name, given in item.entries.items()
-        if isinstance(given, TensorInput)
+        if isinstance(given, TensorInput) and isinstance(given.data, memoryview)
     }

@@ -6,20 +6,26 @@ whether a leaf changes then depends only on its own entries.
 Spec: docs/format.md §4.4.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from re import compile as compile_pattern
 
 from blake3 import blake3
 
-from .entries import Entry, check_name
+from .entries import Entry, check_name, encode_entry
 from .errors import Corrupt, NotFound
 from .ids import TreeId, tree_id
 from .limits import LEAF_BOUNDARY_MODULUS, LEAF_MAX_BYTES, LEAF_MIN_BYTES
 from .objects import SubTree, TreeNode
 
 Ties = tuple[tuple[str, ...], ...]
+
+_Leaf = list[tuple[str, Entry, bytes]]
+"""Name, entry and encoding of both."""
+
+_NODE_BYTES = len(TreeNode(entries=()).encode())
+"""*format* Each entry counts as long as a tree of it alone: this much more than itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +53,31 @@ def build(entries: Mapping[str, Entry], ties: Ties = ()) -> list[TreeObject]:
     for name in entries:
         check_name(name)
     ordered = sorted(entries.items(), key=lambda pair: pair[0].encode())
-    leaves = [tuple(leaf) for leaf in _leaves(ordered)]
+    leaves = list(_leaves(ordered))
     if len(leaves) <= 1:
-        return [_object(TreeNode(entries=tuple(ordered), ties=ties))]
-    objects = [_object(TreeNode(entries=leaf)) for leaf in leaves]
+        return [
+            _object(TreeNode(entries=tuple(ordered), ties=ties), [encoded for leaf in leaves for *_, encoded in leaf])
+        ]
+    objects = [
+        _object(TreeNode(entries=tuple((name, entry) for name, entry, _ in leaf)), [encoded for *_, encoded in leaf])
+        for leaf in leaves
+    ]
     subtrees = tuple(SubTree(leaf[0][0], len(leaf), subtree.id) for leaf, subtree in zip(leaves, objects, strict=True))
-    return [*objects, _object(TreeNode(subtrees=subtrees, ties=ties))]
+    return [*objects, _object(TreeNode(subtrees=subtrees, ties=ties), ())]
 
 
-def _object(node: TreeNode) -> TreeObject:
-    encoded = node.encode()
+def _object(node: TreeNode, encoded_entries: Sequence[bytes]) -> TreeObject:
+    encoded = node.encode_with(encoded_entries)
     return TreeObject(tree_id(encoded), encoded, node)
 
 
-def _leaves(ordered: list[tuple[str, Entry]]) -> Iterator[list[tuple[str, Entry]]]:
-    leaf: list[tuple[str, Entry]] = []
+def _leaves(ordered: list[tuple[str, Entry]]) -> Iterator[_Leaf]:
+    leaf: _Leaf = []
     leaf_bytes = 0
     for name, entry in ordered:
-        leaf.append((name, entry))
-        leaf_bytes += len(TreeNode(entries=((name, entry),)).encode())
+        encoded = encode_entry(name, entry)
+        leaf.append((name, entry, encoded))
+        leaf_bytes += _NODE_BYTES + len(encoded)
         if leaf_bytes >= LEAF_MAX_BYTES or (leaf_bytes >= LEAF_MIN_BYTES and _is_boundary(name)):
             yield leaf
             leaf, leaf_bytes = [], 0

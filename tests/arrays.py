@@ -146,6 +146,12 @@ class Hiccuping(Disk):
             raise OSError(self._error_number, os.strerror(self._error_number))
         return super().pread(fd, size_bytes, offset)
 
+    def pread_into(self, fd: int, out: memoryview, offset: int) -> int:
+        """The same, into memory at hand."""
+        data = self.pread(fd, len(out), offset)
+        out[: len(data)] = data
+        return len(data)
+
 
 def damage(repo: Repository, object_id: ObjectId, copy: int = 0) -> PackId:
     """Damage the last byte of a stored object; returns the pack."""

@@ -104,6 +104,17 @@ def test_c1_b7_whichever_call_fails_nothing_is_lost(trials: Trials, fault: dict[
     assert failed_count > 0
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_c1_whichever_call_fails_of_those_that_a_thread_of_its_own_makes(
+    tmp_path: Path, fault: dict[str, object]
+) -> None:
+    trials = Trials(tmp_path, OPERATIONS["save"])
+    for number in range(trials.operation_count()):
+        root, history = trials.run(FaultyDisk(**fault), number)  # type: ignore[arg-type]
+        require_recovered(root, trials.operation, history, moved_from=trials.moved_from)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("name", ["save", "save on a new branch", "tag"])

@@ -129,6 +129,13 @@ def test_c3_b7_whenever_the_power_fails_nothing_is_lost(recorded: Recorded) -> N
     assert cuts > 3
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_c3_whenever_the_power_fails_while_a_thread_writes(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, OPERATIONS["save"])
+    for cut in recorded.cuts(loss_seeds=1):
+        require_recovery(recorded, cut, cut.indexes[0])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["save", "save on a new branch", "tag"])
 def test_c3_b7_whenever_the_power_fails_with_every_kind_of_index(tmp_path: Path, name: str) -> None:

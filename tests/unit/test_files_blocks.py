@@ -1,7 +1,10 @@
 """``BlockWriter``: the same bytes whatever the sizes, the file system and the luck."""
 
 import errno
+import mmap
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,13 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store import blocks
+from store.blocks import BlockWriter
 from store.disk import Disk
 from store.files import Files
 from store.ids import Buffer
-from store.limits import PAGE_BYTES, WRITE_BLOCK_BYTES
-from tools.crash.faults import FaultyDisk
+from store.limits import PAGE_BYTES, WRITE_BLOCK_BYTES, WRITE_BLOCK_COUNT
+from tools.crash.faults import FaultyDisk, Killed
 
 LENGTHS = [0, 1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, WRITE_BLOCK_BYTES, WRITE_BLOCK_BYTES + 1]
+MANY_BYTES = (2 * WRITE_BLOCK_COUNT + 1) * WRITE_BLOCK_BYTES + 17
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
 
 
 class RefusesDirect(Disk):
@@ -31,6 +43,25 @@ class RefusesDirect(Disk):
             self.refused_count += 1
             raise OSError(errno.EINVAL, "not here")
         return super().write(fd, data)
+
+
+class Gated(Disk):
+    """Writes nothing before it is let."""
+
+    def __init__(self) -> None:
+        self.is_asked = threading.Event()
+        self.may_write = threading.Event()
+
+    def write(self, fd: int, data: Buffer) -> int:
+        self.is_asked.set()
+        assert self.may_write.wait(timeout=60)
+        return super().write(fd, data)
+
+
+def write_and_finish(writer: BlockWriter, length: int) -> None:
+    """An error of the disk is raised by this or by what comes next."""
+    writer.write([bytes(length)])
+    writer.finish()
 
 
 def write_blocks(files: Files, path: Path, buffers: list[Buffer]) -> bytes:
@@ -87,11 +118,86 @@ def test_a_failed_write_removes_the_file_and_ends_the_writer(tmp_path: Path, err
     files = Files(FaultyDisk(fail_at_byte=WRITE_BLOCK_BYTES + 5, error_number=error_number))
     writer = files.open_blocks(tmp_path / "pack")
     writer.write([bytes(WRITE_BLOCK_BYTES)])
-    with pytest.raises(OSError, match=os.strerror(error_number)):
-        writer.write([bytes(2 * WRITE_BLOCK_BYTES)])
+    with pytest.raises(OSError, match=os.strerror(error_number)) as raised:
+        write_and_finish(writer, 2 * WRITE_BLOCK_BYTES)
+    assert raised.value.filename == str(tmp_path / "pack")
     assert files.list_directory(tmp_path) == []
     with pytest.raises(ValueError, match="not being written"):
         writer.write([b"more"])
+
+
+def test_what_kills_the_thread_that_writes_reaches_the_caller(tmp_path: Path) -> None:
+    writer = Files(FaultyDisk(fail_at_byte=5, error_number=None)).open_blocks(tmp_path / "pack")
+    with pytest.raises(Killed):
+        write_and_finish(writer, MANY_BYTES)
+
+
+def test_the_next_block_is_filled_while_one_is_written(tmp_path: Path) -> None:
+    disk, data = Gated(), os.urandom(MANY_BYTES)
+    writer = Files(disk).open_blocks(tmp_path / "pack")
+    ahead_bytes = (WRITE_BLOCK_COUNT - 1) * WRITE_BLOCK_BYTES + 5
+    writer.write([data[:ahead_bytes]])  # returns, although nothing is written
+    assert disk.is_asked.wait(timeout=60)
+    disk.may_write.set()
+    writer.write([data[ahead_bytes:]])
+    writer.finish()
+    assert (tmp_path / "pack").read_bytes() == data
+
+
+def test_blocks_are_few_and_used_again_by_the_next_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[mmap.mmap] = []
+
+    def counted(fd: int, length: int, flags: int) -> mmap.mmap:
+        made.append(original(fd, length, flags=flags))
+        return made[-1]
+
+    original = mmap.mmap
+    monkeypatch.setattr(blocks.mmap, "mmap", counted)
+    files = Files()
+    for name in ("one", "two"):
+        data = os.urandom(MANY_BYTES)
+        assert write_blocks(files, tmp_path / name, [data]) == data
+    assert len(made) <= WRITE_BLOCK_COUNT
+
+
+def test_abandoning_waits_for_the_write_that_runs(tmp_path: Path) -> None:
+    """The file's descriptor may soon be another file's."""
+    disk = Gated()
+    writer = Files(disk).open_blocks(tmp_path / "pack")
+    writer.write([bytes(2 * WRITE_BLOCK_BYTES)])
+    assert disk.is_asked.wait(timeout=60)
+    abandoning = threading.Thread(target=writer.abandon)
+    abandoning.start()
+    assert (tmp_path / "pack").exists()
+    disk.may_write.set()
+    abandoning.join()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_thread_can_be_started_the_caller_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    data = os.urandom(MANY_BYTES)
+    assert write_blocks(Files(), tmp_path / "pack", [data]) == data
+
+
+def test_in_a_forked_child_nothing_happens_to_the_file(tmp_path: Path) -> None:
+    writer = Files().open_blocks(tmp_path / "pack")
+    data = os.urandom(MANY_BYTES)
+    writer.write([data])
+    child = os.fork()
+    if child == 0:
+        writer.abandon()
+        try:
+            writer.write([data])
+        except ValueError:
+            os._exit(0)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    writer.finish()
+    assert (status, (tmp_path / "pack").read_bytes()) == (0, data)
 
 
 def test_a_failed_fsync_removes_the_file_and_is_not_tried_again(tmp_path: Path) -> None:
@@ -122,7 +228,7 @@ def test_a_block_writer_takes_no_file_that_exists(tmp_path: Path) -> None:
 
 
 def test_without_memory_for_a_block_no_file_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: int) -> None:
+    def refuse(*_: int, flags: int) -> None:
         raise OSError(errno.ENOMEM, "no memory")
 
     monkeypatch.setattr(blocks.mmap, "mmap", refuse)

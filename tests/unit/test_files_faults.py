@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from store.disk import Disk
 from store.files import Files
 from tools.crash.faults import FaultyDisk, Killed
 
@@ -41,6 +42,30 @@ def test_no_failing_call_goes_unnoticed(tmp_path: Path, name: str) -> None:
         prepare(root)
         with pytest.raises(OSError, match="Input/output"):
             CHANGES[name](Files(FaultyDisk(fail_at_operation=number)), root)
+
+
+def nameless(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("call", ["write", "pread", "truncate", "allocate", "fsync", "sync_directory"])
+def test_errors_of_calls_that_know_no_path_name_it_all_the_same(tmp_path: Path, call: str) -> None:
+    changes = CHANGES | {
+        "truncate": lambda files, root: files.truncate(root / "file", 1),
+        "read_bytes": lambda files, root: files.read_bytes(root / "file"),  # type: ignore[dict-item,return-value]
+        "open_blocks": lambda files, root: files.open_blocks(root / "new").finish(),
+    }
+    disk, errors = Disk(), list[OSError]()
+    setattr(disk, call, nameless)
+    for name, change in changes.items():
+        prepare(tmp_path / name)
+        try:
+            change(Files(disk), tmp_path / name)
+        except OSError as error:
+            errors.append(error)
+    assert errors
+    assert all(Path(error.filename).is_relative_to(tmp_path) for error in errors)
+    assert all(error.filename in str(error) for error in errors)
 
 
 @pytest.mark.parametrize("name", ["write_atomic", "append_durable", "allocate"])

@@ -1,16 +1,16 @@
 """What a save stores, and what it finds stored."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from store.bases import Bases
-from store.drafts import draft
+from store.drafts import ChunkTask, draft, groups
 from store.entries import ContainerEntry, ValueEntry
 from store.errors import Incompatible
 from store.inputs import ContainerInput, Input, ItemInput, TensorInput, ValueInput
-from store.limits import MAX_INLINE_BYTES, SAVE_CHAIN_DEPTH
+from store.limits import GROUP_BYTES, GROUP_CHUNKS, MAX_CHUNK_BYTES, MAX_INLINE_BYTES, SAVE_CHAIN_DEPTH
 from store.repository import Repository
 from store.saving import Saved, SaveRequest
 from tests.arrays import (
@@ -268,6 +268,29 @@ def test_values_and_containers(repo: Repository) -> None:
     assert saved.counts.chunk_count > 0
     again = repo.save(SaveRequest([ItemInput("extra", given)], branch="main", parent=saved.commit))
     assert again.counts.new_raw_bytes == 0
+
+
+# --- order of the work ----------------------------------------------------------------------------------------------
+
+
+def tasks_of(sizes: Iterable[int]) -> list[ChunkTask]:
+    return [ChunkTask(memoryview(bytes(size)), None, None, 0, [], number) for number, size in enumerate(sizes)]
+
+
+def test_large_chunks_are_begun_first_and_small_ones_share_a_group() -> None:
+    tasks = tasks_of([100, 200, MAX_CHUNK_BYTES, *[GROUP_BYTES // 4] * 8, 300, MAX_CHUNK_BYTES])
+    planned = groups(tasks)
+    assert sorted(task.number for group in planned for task in group) == [task.number for task in tasks]
+    sizes = [sum(len(task.raw) for task in group) for group in planned]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(planned) < len(tasks) / 2
+    assert all(sum(len(task.raw) for task in group[:-1]) < GROUP_BYTES for group in planned)
+
+
+def test_a_group_has_no_more_than_so_many_chunks() -> None:
+    """However small they are: several threads shall have something to do."""
+    assert [len(group) for group in groups(tasks_of([1] * (2 * GROUP_CHUNKS + 1)))] == [GROUP_CHUNKS, GROUP_CHUNKS, 1]
+    assert groups([]) == []
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The pack format: sealing, tables, and what is refused."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ from store import pack
 from store.codec import Transform
 from store.dtypes import Element
 from store.errors import Corrupt, Incompatible
-from store.ids import chunk_id
-from store.limits import MAX_CHUNK_BYTES, MAX_TREE_BYTES
+from store.ids import ObjectId, chunk_id
+from store.limits import HELD_COPY_BYTES, MAX_CHUNK_BYTES, MAX_TREE_BYTES
 from store.objects import Kind
 from store.pack import ObjectHeader, TableEntry
 from store.packs import PackStore
@@ -25,7 +24,7 @@ BASE = chunk_id(b"base")
 
 def entry(**changes: object) -> TableEntry:
     """An entry for RAW right behind the pack's header."""
-    return replace(pack.table_entry(pack.seal(HEADER, [RAW]), pack.HEADER_BYTES), **changes)  # type: ignore[arg-type]
+    return pack.table_entry(pack.seal(HEADER, [RAW]), pack.HEADER_BYTES)._replace(**changes)  # type: ignore[arg-type]
 
 
 def decode(entries: list[TableEntry], table_offset: int | None = None) -> pack.PackTable:
@@ -61,39 +60,54 @@ def test_what_is_sealed_unseals() -> None:
 
 
 def test_a_base_costs_32_bytes() -> None:
-    header = replace(HEADER, transform=Transform.DIFF, grouped=True, base=BASE)
+    header = HEADER._replace(transform=Transform.DIFF, grouped=True, base=BASE)
     sealed = pack.seal(header, [b"payload"])
     assert sealed.stored_bytes == 64 + 32 + 7
     assert pack.unseal(stored(sealed), "object") == (header, b"payload")
 
 
-def test_sealing_copies_no_payload() -> None:
-    raw = bytearray(RAW)
-    assert pack.seal(HEADER, [raw]).buffers[1] is raw
+def test_sealing_copies_no_long_payload() -> None:
+    raw = bytearray(HELD_COPY_BYTES)
+    assert pack.seal(HEADER._replace(raw_bytes=len(raw)), [raw]).buffers[1] is raw
+
+
+@pytest.mark.parametrize("part_count", [1, 2, 5])
+@pytest.mark.parametrize("base", [None, BASE])
+def test_long_and_short_payloads_are_laid_out_alike(
+    monkeypatch: pytest.MonkeyPatch, part_count: int, base: ObjectId | None
+) -> None:
+    """Short ones are joined."""
+    header = HEADER._replace(transform=Transform.XOR if base else Transform.ZSTD, base=base)
+    parts = [RAW[:20][number::part_count] for number in range(part_count)]
+    joined = pack.seal(header, parts)
+    monkeypatch.setattr(pack, "HELD_COPY_BYTES", 0)
+    referred = pack.seal(header, parts)
+    assert b"".join(referred.buffers) == b"".join(joined.buffers)
+    assert referred._replace(buffers=joined.buffers) == joined
 
 
 def test_a_payload_of_words_is_measured_in_bytes() -> None:
     words = memoryview(RAW).cast("Q")
-    assert pack.seal(replace(HEADER, element=Element.INT64), [words]).stored_bytes == 64 + len(RAW)
+    assert pack.seal(HEADER._replace(element=Element.INT64), [words]).stored_bytes == 64 + len(RAW)
 
 
 IMPOSSIBLE = [
-    (replace(HEADER, raw_bytes=0), b"x"),
-    (replace(HEADER, raw_bytes=MAX_CHUNK_BYTES + 1, transform=Transform.ZSTD), b"x"),
-    (replace(HEADER, kind=Kind.TREE, raw_bytes=MAX_TREE_BYTES + 1, transform=Transform.ZSTD), b"x"),
+    (HEADER._replace(raw_bytes=0), b"x"),
+    (HEADER._replace(raw_bytes=MAX_CHUNK_BYTES + 1, transform=Transform.ZSTD), b"x"),
+    (HEADER._replace(kind=Kind.TREE, raw_bytes=MAX_TREE_BYTES + 1, transform=Transform.ZSTD), b"x"),
     (HEADER, RAW + b"!"),
     (HEADER, RAW[1:]),
-    (replace(HEADER, transform=Transform.ZSTD), b""),
-    (replace(HEADER, transform=Transform.PLANES), RAW + b"!"),
-    (replace(HEADER, base=BASE), RAW),
-    (replace(HEADER, transform=Transform.PLANES, base=BASE), b"x"),
-    (replace(HEADER, transform=Transform.XOR), b"x"),
-    (replace(HEADER, transform=Transform.XOR, base=HEADER.id), b"x"),
-    (replace(HEADER, grouped=True), RAW),
-    (replace(HEADER, transform=Transform.ZSTD, grouped=True), b"x"),
-    (replace(HEADER, element=Element.FP32, raw_bytes=42, transform=Transform.PLANES), b"x"),
-    (replace(HEADER, kind=Kind.TREE, element=Element.INT16), RAW),
-    (replace(HEADER, kind=Kind.COMMIT, transform=Transform.PLANES), b"x"),
+    (HEADER._replace(transform=Transform.ZSTD), b""),
+    (HEADER._replace(transform=Transform.PLANES), RAW + b"!"),
+    (HEADER._replace(base=BASE), RAW),
+    (HEADER._replace(transform=Transform.PLANES, base=BASE), b"x"),
+    (HEADER._replace(transform=Transform.XOR), b"x"),
+    (HEADER._replace(transform=Transform.XOR, base=HEADER.id), b"x"),
+    (HEADER._replace(grouped=True), RAW),
+    (HEADER._replace(transform=Transform.ZSTD, grouped=True), b"x"),
+    (HEADER._replace(element=Element.FP32, raw_bytes=42, transform=Transform.PLANES), b"x"),
+    (HEADER._replace(kind=Kind.TREE, element=Element.INT16), RAW),
+    (HEADER._replace(kind=Kind.COMMIT, transform=Transform.PLANES), b"x"),
 ]
 
 
@@ -140,7 +154,7 @@ def test_an_object_longer_or_shorter_than_it_says_is_refused() -> None:
 def test_a_table_comes_back_as_it_was() -> None:
     sealed = [
         pack.seal(HEADER, [RAW]),
-        pack.seal(replace(HEADER, id=BASE, transform=Transform.XOR, base=HEADER.id, grouped=True), [b"abc"]),
+        pack.seal(HEADER._replace(id=BASE, transform=Transform.XOR, base=HEADER.id, grouped=True), [b"abc"]),
         pack.seal(ObjectHeader(Kind.TREE, Transform.ZSTD, False, Element.INT8, 100, chunk_id(b"t")), [b"z" * 50]),
     ]
     entries, offset = [], 64

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
-from store.errors import MoonclipError
+from store import parallel
+from store.errors import Incompatible, MoonclipError
 from store.parallel import Threads, default_thread_count
 from tests.indexing import REPOSITORY
 
@@ -154,8 +156,45 @@ def test_they_work_while_the_interpreter_shuts_down() -> None:
     assert printed.stderr == ""
 
 
-def test_as_many_as_there_are_cpus() -> None:
-    assert default_thread_count() == len(os.sched_getaffinity(0))
+@pytest.fixture
+def eight_cpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with eight CPUs and no quota; gives the file for that."""
+    for name in ("MOONCLIP_THREADS", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(parallel, "_QUOTA", tmp_path / "cpu.max")
+    return tmp_path / "cpu.max"
+
+
+@pytest.mark.usefixtures("eight_cpus")
+@pytest.mark.parametrize(
+    ("told", "ranks", "expected"),
+    [(None, None, 8), ("", "", 8), ("3", None, 3), ("3", "4", 3), (None, "4", 2), (None, "3", 2), (None, "16", 1)]
+    + [(None, ranks, 8) for ranks in ("0", "-2", "many", "2.0", " 2", "²")],
+)
+def test_as_many_threads_as_one_is_told_or_as_there_are_cpus_for_each_rank(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, ranks: str | None, expected: int
+) -> None:
+    for name, value in (("MOONCLIP_THREADS", told), ("LOCAL_WORLD_SIZE", ranks)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert default_thread_count() == expected
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1), ("9900000 100000", 8), ("", 8), ("1 2 3", 8)],
+)
+def test_no_more_threads_than_the_quota_of_a_container_is_worth(eight_cpus: Path, quota: str, expected: int) -> None:
+    eight_cpus.write_text(quota)
+    assert default_thread_count() == expected
+
+
+@pytest.mark.parametrize("told", ["0", "-1", "two", "1.5", " 2", "1025", "²"])
+def test_a_number_of_threads_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setenv("MOONCLIP_THREADS", told)
+    with pytest.raises(Incompatible, match=f"MOONCLIP_THREADS is '{told}'; it must be a number from 1 to"):
+        default_thread_count()
 
 
 def test_closed_threads_refuse_instead_of_waiting_for_ever() -> None:

@@ -1,7 +1,7 @@
 """A sweep takes what a save counts on, between the look-up and the publication."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +134,11 @@ class LateIndex:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._index, name)
 
-    def places(self, object_id: ObjectId) -> list[Any]:
-        if object_id in self._unknown:
+    def places_below(self, object_ids: Collection[ObjectId]) -> dict[ObjectId, list[Any]]:
+        found: dict[ObjectId, list[Any]] = self._index.places_below(object_ids)
+        for object_id in found.keys() & self._unknown:
             self._unknown.remove(object_id)
-            return []
-        found: list[Any] = self._index.places(object_id)
+            found[object_id] = []
         return found
 
 
@@ -198,7 +198,8 @@ def test_a_run_goes_on_saving_on_top_of_a_damaged_commit(
     second = save(repo, DRIFTED, last=first.last if in_memory else None)
     assert read(repo, second.commit) == DRIFTED
     assert repo.commit(second.commit).parents == (first.commit,)
-    assert "the parent of this save is damaged" in caplog.text
+    is_read = what == "commit" or not in_memory
+    assert ("the parent of this save is damaged" in caplog.text) == is_read
     third = save(repo, STATE, last=second.last)
     assert read(repo, third.commit) == STATE  # the tree was stored again
 

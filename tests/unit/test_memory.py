@@ -1,0 +1,34 @@
+"""Copying and comparing buffers, at every alignment and around every size where the way of doing it changes."""
+
+import os
+
+import pytest
+
+from store import kernels
+from store.limits import HELD_COPY_BYTES, KIB
+from store.memory import copy_bytes, same_bytes
+
+SIZES = [0, 1, 63, HELD_COPY_BYTES, HELD_COPY_BYTES + 1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 300 * KIB + 77]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("source_at", [0, 1, 64])
+def test_a_copy_is_exact_and_writes_nothing_else(size: int, source_at: int) -> None:
+    kernels.warm()
+    source = os.urandom(size + source_at)
+    for target_at in (0, 1, 63, 64, 65):
+        target = bytearray(b"\xaa") * (size + 200)
+        copy_bytes(memoryview(source)[source_at:], memoryview(target)[target_at : target_at + size])
+        assert target[target_at : target_at + size] == source[source_at:]
+        assert set(target[:target_at] + target[target_at + size :]) == {0xAA}
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_one_byte_anywhere_makes_a_difference(size: int) -> None:
+    left = os.urandom(size)
+    assert same_bytes(memoryview(left), memoryview(bytes(left)))
+    for at in {0, size // 2, size - 1}:
+        right = bytearray(left)
+        right[at] ^= 1
+        assert not same_bytes(memoryview(left), memoryview(right))
+    assert not same_bytes(memoryview(left), memoryview(left)[1:])
