@@ -6,7 +6,7 @@ Each is one object whose children are its fields, and is built again from them.
 import sys
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from .tensors import is_tensor_like
 
 Fields = Mapping[str, Any]
 
+_STRIDED: Final = torch.strided
 _PLAIN_CLASSES: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _COMPRESSED: Final = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -50,6 +51,14 @@ def taken_apart(obj: object) -> torch.Tensor | Parts | None:
     if is_tensor_like(obj):
         return foreign_tensor(obj)
     return None
+
+
+def is_plainly_strided(obj: object) -> TypeGuard[torch.Tensor]:
+    """Whether :func:`taken_apart` gives this tensor as it is: it does, of those that are nothing special."""
+    if type(obj) not in _PLAIN_CLASSES:
+        return False
+    tensor = cast("torch.Tensor", obj)
+    return tensor.is_cpu and tensor.layout is _STRIDED and not tensor.is_nested and not tensor.is_quantized
 
 
 def build(kind: str, fields: Fields, info: Any, policy: Policy) -> object:

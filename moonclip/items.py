@@ -14,6 +14,7 @@ from store.errors import Incompatible
 from store.values import Plain
 
 from . import optimizers, rng
+from .entries import FlatState
 from .filling import SKIPPED, fill
 from .matching import Match, match
 from .policy import Policy
@@ -85,6 +86,15 @@ def state_of(obj: Any) -> Any:
     return obj.state_dict() if hasattr(obj, "state_dict") and not isinstance(obj, type) else obj
 
 
+def flattened(items: Mapping[str, Any], policy: Policy) -> dict[str, FlatState]:
+    """Entries of each item. Copies no tensor.
+
+    Raises:
+        Incompatible: something cannot be kept; the message names it.
+    """
+    return {item: flatten(state_of(obj), policy, item) for item, obj in items.items()}
+
+
 def is_stateful(obj: Any) -> TypeGuard[Stateful]:
     """Whether an object takes its state through ``load_state_dict``."""
     return not isinstance(obj, type) and hasattr(obj, "state_dict") and hasattr(obj, "load_state_dict")
@@ -127,13 +137,28 @@ def _whole(found: Match, stored: StoredItem, names: set[str] | None) -> Match:
 def _load_module(module: torch.nn.Module, state: Any) -> torch.nn.Module:
     """Tensors were written in place; this is for what else a module keeps, and for its hooks.
 
-    Not strict: what is missing or unexpected was told already, or was meant to be relaxed.
+    Not strict: what is missing or unexpected was told already, or was meant to be relaxed. A module that keeps nothing
+    but tensors is ready: handing it its own memory would copy that onto itself, and look at all names for each module.
     """
+    if _takes_tensors_only(module):
+        return module
     taken = copy(state)  # with its versions of modules, which hang on it as an attribute
     for key in [key for key, value in state.items() if value is SKIPPED]:
         del taken[key]
     module.load_state_dict(taken, strict=False)
     return module
+
+
+def _takes_tensors_only(module: torch.nn.Module) -> bool:
+    """Whether ``load_state_dict`` is torch's own, all the way down, with nothing hooked into it."""
+    plain = torch.nn.Module
+    return type(module).load_state_dict is plain.load_state_dict and all(
+        type(part)._load_from_state_dict is plain._load_from_state_dict  # noqa: SLF001 - what subclasses override
+        and type(part).set_extra_state is plain.set_extra_state
+        and not part._load_state_dict_pre_hooks  # noqa: SLF001 - torch tells of them nowhere else
+        and not part._load_state_dict_post_hooks  # noqa: SLF001
+        for part in module.modules()
+    )
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: Any) -> torch.optim.Optimizer:

@@ -99,6 +99,8 @@ def _ancestors(name: str) -> list[str]:
 
 
 def _text_segment(key: str) -> str:
+    if key[:1].isalpha() and key.isascii() and "/" not in key and "~" not in key:
+        return key  # nearly every key, in a tenth of the time
     try:
         key.encode()
     except UnicodeEncodeError:  # names are UTF-8, lone surrogates are not

@@ -21,6 +21,7 @@ _TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
 DTYPE_NAMES: Final[dict[torch.dtype, str]] = {found: name for name, found in _TORCH_DTYPES.items()}
 """Stored name of each of torch's dtypes; quantized ones are missing, being kept as integers with a scale."""
 
+_COMPLEX: Final = frozenset(found for found in DTYPE_NAMES if found.is_complex)
 _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """Dtype that elements of so many bytes are moved as."""
 
@@ -34,12 +35,14 @@ class TensorSource:
         dtype: stored name.
         shape: sizes.
         size_bytes: bytes in C order, of the view only, whatever the storage holds.
+        address: where they lie, if host memory holds them in C order just as they are to be stored; else 0.
     """
 
     tensor: torch.Tensor
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
+    address: int
 
     def copy_into(self, out: memoryview) -> None:
         """Copy the elements in C order.
@@ -53,18 +56,8 @@ class TensorSource:
             raise Incompatible(f"{out.nbytes} bytes of room for a tensor of {self.size_bytes}")
         if not self.size_bytes:
             return
-        words = _words(self.tensor)
-        if words.is_contiguous() and words.is_cpu:  # NumPy's memcpy is twice as fast as torch's copy loop
-            np.copyto(np.frombuffer(out, np.uint8), words.numpy().reshape(-1).view(np.uint8))
-        else:
-            torch.frombuffer(out, dtype=words.dtype).view(self.shape).copy_(words)
-
-    def bytes_view(self) -> memoryview | None:
-        """The elements in C order without a copy, or ``None`` if memory does not hold them like that.
-
-        The view keeps the tensor alive and shows later changes to it.
-        """
-        return writable_bytes(self.tensor)
+        words = words_of(self.tensor)
+        torch.frombuffer(out, dtype=words.dtype).view(self.shape).copy_(words)
 
 
 def is_tensor_like(obj: object) -> bool:
@@ -136,6 +129,13 @@ def writable_bytes(tensor: torch.Tensor) -> memoryview | None:
     return memoryview(array)
 
 
+def lies_in_c_order(tensor: torch.Tensor) -> bool:
+    """Whether host memory holds a plain tensor's bytes in C order, just as they are to be stored."""
+    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
+        return False
+    return tensor.dtype not in _COMPLEX or not tensor.is_conj()
+
+
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether several elements of a strided tensor share memory, as those of an expanded view do."""
     reach = 0  # of the dims so far, in elements
@@ -157,6 +157,11 @@ def _has_equal_addresses(tensor: torch.Tensor) -> bool:
         return True
     addresses = torch.arange(reach + 1, device="cpu").as_strided(tensor.shape, tensor.stride())
     return len(addresses.reshape(-1).bincount().nonzero()) < tensor.numel()
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """The counter that operations in place raise, which torch keeps for autograd. Inference tensors have none."""
+    return tensor._version  # noqa: SLF001 - torch's documentation names it, and there is no other door
 
 
 def mark_written(tensor: torch.Tensor) -> None:
@@ -183,13 +188,13 @@ def fill(tensor: torch.Tensor, loaded: torch.Tensor) -> None:
         if target.is_conj() or target.is_neg():  # resolving these would write to a copy
             target.copy_(loaded)
         else:
-            _words(target).copy_(_words(loaded))
+            words_of(target).copy_(words_of(loaded))
     except RuntimeError as error:
         raise Incompatible(f"cannot be written in place ({error})") from error
 
 
-def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements as integers, detached; shares memory unless a conjugation or negation is pending."""
+def words_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor's elements as integers, detached; shares memory unless a conjugation or negation is pending."""
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()

@@ -1,15 +1,23 @@
 """Host memory for captured states: whole copies, two arenas, nothing of the last save overwritten too early."""
 
-from collections.abc import Iterator
+import os
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from moonclip.staging import Staging
+from moonclip.capture.copying import Copier, _stretches
+from moonclip.capture.staging import Staging
+from moonclip.entries import FlatState, FlatTensor
 from moonclip.state import flatten
-from store.inputs import ItemInput, TensorInput
-from store.limits import PAGE_BYTES
+from store.arenas import Arena
+from store.errors import NoRoom
+from store.inputs import ItemInput, Span, TensorInput, located
+from store.limits import MIB, PAGE_BYTES, WORKER_BYTES
 from store.parallel import Threads
 
 
@@ -21,7 +29,8 @@ def staging() -> Iterator[Staging]:
 
 
 def capture(staging: Staging, **items: Any) -> dict[str, memoryview]:
-    inputs = staging.capture({name: flatten(obj, item=name) for name, obj in items.items()})
+    captured = staging.capture({name: flatten(obj, item=name) for name, obj in items.items()})
+    inputs = located(captured.items, captured.arena.memory)
     return {f"{item.name}/{name}": data.data for item in inputs for name, data in tensors(item)}
 
 
@@ -66,9 +75,9 @@ def test_the_capture_before_stays_until_the_one_after_next(staging: Staging) -> 
     assert bytes(second["x/"]) == torch.full((2_000_000,), 2).numpy().tobytes()
 
 
-def test_a_capture_that_fails_leaves_the_last_one_alone(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capture_that_fails_leaves_the_last_one_alone(staging: Staging) -> None:
     last = capture(staging, x=torch.full((1000,), 1))
-    states = {"x": flatten(torch.full((1000,), 2))}
+    states = {"x": flatten(torch.full((10, 100), 2).t())}
     (entry,) = states["x"].entries.values()
     entry.source.tensor = None  # type: ignore[union-attr, assignment]
     for _ in range(3):
@@ -90,8 +99,8 @@ def test_after_a_failure_its_arena_is_not_used_again(staging: Staging) -> None:
     (entry,) = states["x"].entries.values()
     source = Interrupting()
     source.size_bytes, source.dtype, source.shape = 4000, "float32", (1000,)  # type: ignore[attr-defined]
-    source.tensor = torch.zeros(1000)  # type: ignore[attr-defined]
-    object.__setattr__(entry, "source", source)
+    source.tensor, source.address = torch.zeros(1000), 0  # type: ignore[attr-defined]
+    entry.source = source  # type: ignore[union-attr, assignment]
     with pytest.raises(KeyboardInterrupt):
         staging.capture(states)
     captured = capture(staging, x=torch.full((1000,), 1.0))
@@ -105,18 +114,170 @@ def test_tied_names_share_one_copy(staging: Staging) -> None:
     assert address(captured["state/a"]) == address(captured["state/b"]) != address(captured["state/c"])
 
 
-@pytest.mark.parametrize("where", ["_sources", "_item", "_finish_devices", "_copies", "_copy"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "staging._places",
+        "staging.Copier",
+        "staging._inputs",
+        "devices.Moment.__init__",
+        "copying._tasks",
+        "copying._held",
+    ],
+)
 def test_an_interrupt_anywhere_leaves_the_last_capture_alone(
     staging: Staging, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     last = capture(staging, x=torch.full((1000,), 1))
 
-    def interrupt(*given: object) -> None:
+    def interrupt(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
 
     for _ in range(3):
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(f"moonclip.staging.{where}", interrupt)
+            patched.setattr(f"moonclip.capture.{where}", interrupt)
             capture(staging, x=torch.full((1000,), 2))
         assert bytes(last["x/"]) == torch.full((1000,), 1).numpy().tobytes()
     assert address(capture(staging, x=torch.full((1000,), 3))["x/"]) != address(last["x/"])
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def ones(size_bytes: int) -> dict[str, FlatState]:
+    return {"x": flatten(torch.ones(size_bytes, dtype=torch.uint8))}
+
+
+def pages_made() -> None:
+    """Wait until pages are made ahead."""
+    for thread in threading.enumerate():
+        if thread.name == "moonclip-pages":
+            thread.join()
+
+
+@pytest.fixture
+def bounded() -> Iterator[Callable[[int], Staging]]:
+    """A staging that may take so many bytes beside what the worker does."""
+    threads = Threads(2)
+    yield lambda max_bytes: Staging(threads, max_bytes=max_bytes + WORKER_BYTES)
+    threads.close()
+
+
+def test_with_room_for_one_arena_it_is_written_anew_and_the_last_save_is_lost(
+    bounded: Callable[[int], Staging],
+) -> None:
+    staging = bounded(3 * MIB)
+    captures = [staging.capture(ones(2 * MIB)) for _ in range(3)]
+    assert len({capture.arena.number for capture in captures}) == 1
+    assert [capture.keeps_last for capture in captures] == [False, False, False]
+
+
+def test_with_room_for_two_they_alternate(bounded: Callable[[int], Staging]) -> None:
+    staging = bounded(4 * MIB)
+    captures = [staging.capture(ones(2 * MIB)) for _ in range(3)]
+    assert [capture.keeps_last for capture in captures] == [False, True, True]
+    assert captures[0].arena is captures[2].arena is not captures[1].arena
+
+
+def test_a_state_that_grows_beyond_half_the_room_gives_the_last_one_up(bounded: Callable[[int], Staging]) -> None:
+    staging = bounded(6 * MIB)
+    sizes = [2, 3, 4, 2, 2]
+    captures = [staging.capture(ones(size * MIB)) for size in sizes]
+    assert [capture.keeps_last for capture in captures] == [False, True, False, True, True]
+
+
+def test_a_state_that_does_not_fit_is_refused_with_the_numbers_and_costs_nothing(
+    bounded: Callable[[int], Staging],
+) -> None:
+    staging = bounded(2 * MIB)
+    kept = staging.capture(ones(2 * MIB))
+    for refused in (staging.capture, staging.expect):
+        with pytest.raises(NoRoom, match=r"takes 3,145,728 bytes .* raise it to [0-9,]+ at least"):
+            refused(ones(3 * MIB))
+    assert bytes(kept.arena.memory[: 2 * MIB]) == b"\1" * (2 * MIB)
+    assert issubclass(NoRoom, MemoryError)
+
+
+def test_pages_are_made_ahead_for_both_arenas_of_an_expected_state(staging: Staging) -> None:
+    staging.expect(ones(2 * MIB))
+    pages_made()
+    arenas = [arena for arena in staging._arenas if arena is not None]
+    assert len(arenas) == 2
+    assert all(os.fstat(arena.fd).st_blocks * 512 >= 2 * MIB for arena in arenas)
+    assert {staging.capture(ones(2 * MIB)).arena.number for _ in range(3)} == {arena.number for arena in arenas}
+
+
+def test_after_the_first_capture_the_second_arena_is_made_ahead(staging: Staging) -> None:
+    first = staging.capture(ones(2 * MIB))
+    pages_made()
+    spare = staging._arenas[0]
+    assert spare is not None and os.fstat(spare.fd).st_blocks * 512 >= 2 * MIB
+    assert staging.capture(ones(2 * MIB)).arena is spare is not first.arena
+
+
+def test_pages_between_what_is_copied_now_are_left_for_later() -> None:
+    """Small tensors are copied together, and large ones among them perhaps while training goes on."""
+    arena = Arena.make(128 * MIB)
+    (state,) = {"x": flatten([torch.full((100,), n) for n in range(3)])}.values()
+    sources = [entry.source for entry in state.entries.values() if isinstance(entry, FlatTensor)]
+    spans = [Span(at, at + 800) for at in (0, 100 * MIB, 100 * MIB + 832)]
+    threads = Threads(1)
+    Copier(sources, arena, threads, is_cold=True).copy(zip(sources, spans, strict=True))
+    threads.close()
+    assert os.fstat(arena.fd).st_blocks * 512 < 50 * MIB
+    task = [(0, span.start, 800) for span in spans]
+    assert list(_stretches(task)) == [(0, 800), (100 * MIB, 100 * MIB + 832 + 800)]
+    for number, span in enumerate(spans):
+        assert bytes(arena.memory[slice(*span)]) == torch.full((100,), number).numpy().tobytes()
+
+
+def test_a_state_that_grows_a_little_needs_no_new_arena(staging: Staging) -> None:
+    arenas = [staging.capture(ones(2 * MIB + size)).arena.number for size in (0, 0, 1000, 2000, 3000)]
+    assert arenas == [arenas[0], arenas[1], arenas[0], arenas[1], arenas[0]]
+
+
+def test_a_state_that_has_become_far_smaller_gives_memory_back(staging: Staging) -> None:
+    captures = [staging.capture(ones(size * MIB)) for size in (9, 9, 2, 2)]
+    assert [capture.arena.size_bytes < 5 * MIB for capture in captures] == [False, False, True, True]
+
+
+def test_a_forked_child_makes_no_pages(staging: Staging) -> None:
+    staging._pid += 1
+    staging.expect(ones(2 * MIB))
+    assert staging._arenas == (None, None)
+
+
+def test_pages_of_an_arena_that_was_given_up_are_made_no_further(staging: Staging) -> None:
+    size_bytes = 256 * MIB
+    staging.expect(ones(size_bytes))
+    arena, _ = staging._arenas
+    assert arena is not None
+    watched = os.dup(arena.fd)
+    del arena
+    staging.close()
+    pages_made()
+    try:
+        assert os.fstat(watched).st_blocks * 512 < size_bytes
+    finally:
+        os.close(watched)
+
+
+def test_a_second_arena_that_cannot_be_had_yet_costs_no_save(staging: Staging) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Path(os.devnull).open() as free:
+        number = free.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number + 1, limits[1]))  # room for one descriptor
+    try:
+        captured = staging.capture(ones(2 * MIB))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert captured.is_done and bytes(captured.arena.memory[: 2 * MIB]) == b"\1" * (2 * MIB)
+    assert [staging.capture(ones(2 * MIB)).keeps_last for _ in range(2)] == [True, True]
+
+
+def test_an_arena_whose_descriptor_somebody_closed_is_not_written_again(staging: Staging) -> None:
+    for _ in range(2):
+        staging.capture(ones(MIB), (), is_last_committed=True).wait()
+    os.close(staging.capture(ones(MIB), (), is_last_committed=True).arena.fd)
+    staging.capture(ones(MIB), (), is_last_committed=True).wait()
+    assert staging.capture(ones(MIB), (), is_last_committed=True).arena.is_intact
