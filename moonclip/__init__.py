@@ -20,18 +20,22 @@ if TYPE_CHECKING:
         Corrupt,
         Incompatible,
         MoonclipError,
+        NoRoom,
         NotFound,
         ReadOnly,
         SaveFailed,
+        StateChanged,
         StoreNotFound,
         Unsafe,
     )
 
     from .descriptions import Description, Snapshot, TensorDescription
+    from .lazy import LazyTensor
     from .manager import CheckpointManager
 
 _MODULE_OF: Final = {
     "CheckpointManager": "moonclip.manager",
+    "LazyTensor": "moonclip.lazy",
     **dict.fromkeys(("Description", "Snapshot", "TensorDescription"), "moonclip.descriptions"),
     **dict.fromkeys(
         (
@@ -41,9 +45,11 @@ _MODULE_OF: Final = {
             "Corrupt",
             "Incompatible",
             "MoonclipError",
+            "NoRoom",
             "NotFound",
             "ReadOnly",
             "SaveFailed",
+            "StateChanged",
             "StoreNotFound",
             "Unsafe",
         ),
@@ -59,11 +65,14 @@ __all__ = [
     "Corrupt",
     "Description",
     "Incompatible",
+    "LazyTensor",
     "MoonclipError",
+    "NoRoom",
     "NotFound",
     "ReadOnly",
     "SaveFailed",
     "Snapshot",
+    "StateChanged",
     "StoreNotFound",
     "TensorDescription",
     "Unsafe",

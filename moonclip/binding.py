@@ -1,16 +1,24 @@
 """The store and branch that a manager is bound to, and where a run takes up again."""
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.errors import Conflict, MoonclipError, NotFound, StoreNotFound
+from store.descriptors import occupy_standard_streams
+from store.errors import Conflict, MoonclipError, NotFound, StoreNotFound, WorkerEnded
 from store.history import first_parents
-from store.ids import CommitId, short
+from store.ids import CommitId, from_hex, short
 from store.objects import Commit
 from store.refnames import BRANCHES, RefName, branch_name, short_name
+from store.refs import NotDurable
 from store.repository import DEFAULT_BRANCH, Repository
 from store.saving import SaveRequest
+from store.underway import await_saves
+
+from . import leaving
+
+_log = logging.getLogger("moonclip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class Binding:
     def __init__(self, repo: Repository, branch: str) -> None:
         self._repo = repo
         self.branch = branch
-        self.tip = self.current()
+        self.tip = settled_tip(repo, branch)
 
     def current(self) -> CommitId | None:
         """Where the branch is now; ``None`` before its first commit."""
@@ -52,8 +60,21 @@ class Binding:
         """Continue on ``branch`` after ``tip``."""
         self.branch, self.tip = branch, tip
 
+    def follow(self, request: SaveRequest, error: BaseException) -> None:
+        """After a save that failed: be where its branch is now, or all that come after it would fail.
+
+        Args:
+            request: the save.
+            error: what ended it.
+        """
+        kept = error.details.get("kept") if isinstance(error, MoonclipError) else None
+        if isinstance(error, MoonclipError) and kept is not None:
+            self.bind(kept, CommitId(from_hex(error.details["commit"])))
+        elif isinstance(error, NotDurable | WorkerEnded) or not isinstance(error, MoonclipError):
+            self.adopt(request)
+
     def adopt(self, request: SaveRequest) -> None:
-        """After a save that failed: if the branch had moved to its commit by then, go on from there.
+        """Go on from the commit that a save made, if the branch had moved to it by the time it failed.
 
         Else all later saves would be refused, as if somebody else had moved the branch.
 
@@ -69,13 +90,15 @@ class Binding:
         """Where ``resume(rev=…, branch=…)`` takes up. Changes nothing.
 
         Raises:
-            NotFound: ``rev`` names nothing.
+            NotFound: ``rev`` names nothing, or neither does ``branch``, in a store that has others.
             Conflict: it is not the tip of a branch to continue on, or the new branch exists elsewhere.
             Incompatible: ``branch`` is no legal name.
         """
         name = self.branch if branch is None else branch
-        tip = tip_of(self._repo, name)
+        tip = settled_tip(self._repo, name)
         if rev is None:
+            if tip is None:
+                self._doubt_the_name(name, was_asked_for=branch is not None)
             return ResumePoint(name, tip)
         commit = self._repo.resolve(rev, self.branch)
         if commit == tip:
@@ -96,6 +119,23 @@ class Binding:
         """One more than the step of ``commit``, or of the nearest commit before it that has one; else 0."""
         step = last_step(self._repo, commit)
         return 0 if step is None else step + 1
+
+    def _doubt_the_name(self, name: str, *, was_asked_for: bool) -> None:
+        """A name without a commit, beside branches that have some, may be a slip: a run would begin anew unnoticed.
+
+        Who opens a manager on it may well mean a new experiment, so that is only said.
+        """
+        others = branches_of(self._repo)
+        if not others:
+            return
+        known = ", ".join(sorted(others))
+        if was_asked_for:
+            raise NotFound(
+                f"no branch {name!r}; there are: {known}. To begin one at a commit, resume(rev='main',"
+                f" branch={name!r}, …); to begin one at nothing, CheckpointManager(…, branch={name!r})",
+                branch=name,
+            )
+        _log.warning("branch %r has no commit yet, so this run begins at step 0; the store has: %s", name, known)
 
     def _not_the_tip(self, rev: str, commit: CommitId, tip: CommitId | None) -> Conflict:
         at = "has no commit yet" if tip is None else f"is at {short(tip)}"
@@ -120,6 +160,14 @@ def tip_of(repo: Repository, branch: str) -> CommitId | None:
     return repo.refs.read(branch_name(branch))
 
 
+def settled_tip(repo: Repository, branch: str) -> CommitId | None:
+    """The same to go on from: not before saves under way there have ended, as one of a run that was killed may be."""
+    leaving.await_saves(repo.layout.root)
+    if not repo.read_only:
+        await_saves(repo.layout.root, repo.files, branch)
+    return tip_of(repo, branch)
+
+
 def branches_of(repo: Repository) -> dict[str, CommitId]:
     """All branches, by short name."""
     return {short_name(RefName(name)): commit for name, commit in repo.refs.list(f"{BRANCHES}/").items()}
@@ -131,7 +179,7 @@ def require_branch(repo: Repository, branch: str) -> CommitId:
     Raises:
         NotFound: it does not; the message lists those that do.
     """
-    tip = tip_of(repo, branch)
+    tip = settled_tip(repo, branch)
     if tip is None:
         known = ", ".join(sorted(branches_of(repo))) or "none"
         raise NotFound(f"no branch {branch!r}; there are: {known}; make it with branch({branch!r})", branch=branch)
@@ -157,6 +205,7 @@ def bound(root: Path, branch: str | None, thread_count: int | None) -> tuple[Rep
     """
     if branch is not None:
         branch_name(branch)
+    occupy_standard_streams()
     repo = open_or_make(root, branch or DEFAULT_BRANCH, thread_count)
     try:
         return repo, Binding(repo, branch or repo.refs.head())

@@ -2,13 +2,13 @@
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from store.errors import NotFound
+from store.errors import Incompatible, NotFound
 from store.fsck import Report, fsck
 from store.history import first_parents
 from store.ids import CommitId
@@ -16,9 +16,13 @@ from store.objects import Commit
 from store.refnames import TAGS, RefName, branch_name, short_name
 
 from .binding import bound, branches_of, last_step, require_branch
+from .capture.budget import parse_bytes
+from .capture.staging import Staging
 from .descriptions import Description, Snapshot, describe, snapshots
-from .items import gathered
-from .loading import Wanted, load, load_tensors
+from .items import flattened, gathered
+from .jobs import SaveFuture
+from .lazy import LazySource
+from .loading import Wanted, load, load_lazily, load_tensors, verifies_hash
 from .policy import Policy
 from .recording import Recorder, Wish
 
@@ -40,13 +44,25 @@ class CheckpointManager:
         root: directory of the store; made if there is none.
         branch: branch to save on, made by its first save; the store's current one (``HEAD``) if ``None``.
         async_save: write in the background. If not, :meth:`save` returns when the commit is durable.
+        capture: ``"copy"``: all is copied when :meth:`save` returns. ``"overlap"``: parameters of modules and state of
+            optimizers that are passed themselves are copied while the next forward and backward pass run; optimizers
+            wait for the rest before they step. Any other update in place belongs under :meth:`lock`. Tensors are
+            watched, and one that changed before it was copied fails its save with :class:`StateChanged`; a write that
+            raises no version counter and changes few elements can go unseen.
+        max_host_memory: bytes that saving may take, as a number or text (``"12GB"``). Where only one copy of the state
+            fits, deltas read their bases from the store; where none does, saves are refused. Twice the state and
+            0.2 GB if ``None``.
+        skip_unmodified: do not copy parameters that require no gradient, that no optimizer among the items owns, and
+            whose memory, version counter and a sample of words are as in the last save: a frozen backbone costs
+            nothing. *Unsafe* where frozen parameters are written through ``.data``, NumPy or custom kernels: a write
+            that raises no version counter and changes few elements is not stored.
         threads: threads that copy, encode and decode; as many as there are CPUs if ``None``.
         allow: dotted names of classes (``"package.module.Class"``) that may be imported, and pickled for want of a
             better way. Only for stores whose authors you trust.
         allow_pickle: pickle unknown objects and unpickle whatever is found. *Unpickling runs code.*
 
     Raises:
-        Incompatible: the store needs a newer version, or ``branch`` is no legal name.
+        Incompatible: the store needs a newer version, or an argument is none of those described.
         OSError: there is no store and none can be made.
     """
 
@@ -56,13 +72,22 @@ class CheckpointManager:
         *,
         branch: str | None = None,
         async_save: bool = True,
+        capture: Literal["copy", "overlap"] = "copy",
+        max_host_memory: int | str | None = None,
+        skip_unmodified: bool = False,
         threads: int | None = None,
         allow: Sequence[str] = (),
         allow_pickle: bool = False,
     ) -> None:
+        if capture not in {"copy", "overlap"}:
+            raise Incompatible(f"capture is 'copy' or 'overlap', not {capture!r}")
+        max_bytes = None if max_host_memory is None else parse_bytes(max_host_memory)
         self._repo, self._binding = bound(Path(root), branch, threads)
         self._policy = Policy(allow_pickle=allow_pickle, classes=tuple(allow))
-        self._recorder = Recorder(self._repo, self._binding, self._policy, in_background=async_save)
+        self._staging = Staging(
+            self._repo.threads, overlap=capture == "overlap", max_bytes=max_bytes, skip_unmodified=skip_unmodified
+        )
+        self._recorder = Recorder(self._repo, self._binding, self._policy, self._staging, in_background=async_save)
         self._abandoned = weakref.finalize(self, self._recorder.abandon)
         self._abandoned.atexit = False  # then saves are drained, not abandoned
 
@@ -80,11 +105,12 @@ class CheckpointManager:
         overwrite: bool = False,
         rng: bool = False,
         **items: Any,
-    ) -> Future[str]:
+    ) -> SaveFuture:
         """Commit a state to the bound branch.
 
-        Returns once the state is copied: it may be altered right away. A save waits for the one before it, so memory
-        stays within two copies of the state. The step may be lower than the last one's: runs roll back.
+        Returns once the state is copied: it may be altered right away (with ``capture="overlap"`` by an optimizer's
+        step, or under :meth:`lock`). A save waits for the one before it, so memory stays within two copies of the
+        state. The step may be lower than the last one's: runs roll back.
 
         If an earlier save has failed in the background, that failure is raised here, once — after *this* save has been
         handed over: one failure costs no other save.
@@ -107,10 +133,38 @@ class CheckpointManager:
             Incompatible: something cannot be stored; the message names it. Nothing was copied.
             ReadOnly: the store cannot be written from here.
             SaveFailed: an earlier save failed; this one is under way.
+            NoRoom: the state exceeds ``max_host_memory``. Nothing was copied.
             MoonclipError: the manager is closed, or its process is this one's parent.
         """
         wanted = gathered(payload, items, rng=rng)
         return self._recorder.save(Wish(wanted, name, overwrite, step, metadata, message))
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold this while altering in place, other than by an optimizer's step, what may be being saved.
+
+            with mgr.lock():
+                ema.update_parameters(model)
+
+        It waits until a capture under way is complete, and no other begins meanwhile. With ``capture="copy"`` it keeps
+        other threads from saving, and costs nothing else. A save inside it is complete when it returns.
+        """
+        return self._staging.guard.updating()
+
+    def prewarm(self, **items: Any) -> None:
+        """Get memory ready for saving these items, in the background: then first saves are as fast as later ones.
+
+        :meth:`resume` does so by itself. An optimizer that has not stepped yet has no state that could be counted.
+
+        Args:
+            **items: as for :meth:`save`.
+
+        Raises:
+            NoRoom: their state exceeds ``max_host_memory``.
+            Incompatible: something cannot be stored; the message names it.
+        """
+        with self._recorder.exclusively():
+            self._recorder.wait()
+            self._staging.expect(flattened(gathered(None, items, rng=False), self._policy))
 
     @property
     def last_wait_ns(self) -> int:
@@ -139,6 +193,7 @@ class CheckpointManager:
             MoonclipError: called in a callback of a Future.
         """
         self._recorder.close()
+        self._staging.guard.close()
         self._abandoned.detach()
         self._recorder.raise_failure()
 
@@ -153,16 +208,24 @@ class CheckpointManager:
     # --- loading ----------------------------------------------------------------------------------------------------
 
     def resume(
-        self, *, rev: str | None = None, branch: str | None = None, rng: bool = False, strict: bool = True, **items: Any
+        self,
+        *,
+        rev: str | None = None,
+        branch: str | None = None,
+        rng: bool = False,
+        strict: bool = True,
+        verify: Literal["fast", "full"] = "fast",
+        **items: Any,
     ) -> int:
         """Bring objects to a stored state and continue from there.
 
         Args:
             rev: commit to take up at; the branch's tip if ``None``.
-            branch: branch to continue on, from now on the bound one; made at ``rev`` if it does not exist. The bound
-                one if ``None``.
+            branch: branch to continue on, from now on the bound one; with ``rev`` it is made there if it does not
+                exist. The bound one if ``None``.
             rng: also restore the random number generators, after all else.
             strict: whether names and dtypes have to agree exactly, see :meth:`load`.
+            verify: how much is checked, see :meth:`load`.
             **items: targets by item: objects with ``load_state_dict``, or templates that are filled in place. Those
                 that are ``None`` are left out.
 
@@ -171,9 +234,10 @@ class CheckpointManager:
 
         Raises:
             Conflict: ``rev`` is not the tip of the branch to continue on; the message names the ways out.
-            NotFound: ``rev`` names nothing.
+            NotFound: ``rev`` names nothing, or neither does ``branch``, in a store that has others.
             Incompatible: something does not fit; the message lists it all, and nothing was altered.
         """
+        verify_hash = verifies_hash(verify)
         with self._recorder.exclusively():
             self._recorder.wait()
             point = self._binding.resume_point(rev, branch)
@@ -181,10 +245,14 @@ class CheckpointManager:
                 self._binding.bind(point.branch, None)
                 return 0
             targets = gathered(None, items, rng=rng)
-            load(self._repo, self._repo.commit(point.commit), Wanted(into=targets, strict=strict), self._policy)
+            wanted = Wanted(into=targets, strict=strict, verify_hash=verify_hash)
+            load(self._repo, self._repo.commit(point.commit), wanted, self._policy)
             if point.is_new:
                 self._repo.set_ref(branch_name(point.branch), None, point.commit, "branch", f"resumed at {rev}")
             self._binding.bind(point.branch, point.commit)
+            if not self._repo.read_only:
+                with suppress(Incompatible, MemoryError, OSError):  # the save that it is for will say so
+                    self._staging.expect(flattened(targets, self._policy))
             return self._binding.next_step(point.commit)
 
     def load(
@@ -195,6 +263,8 @@ class CheckpointManager:
         items: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
         strict: bool = True,
+        verify: Literal["fast", "full"] = "fast",
+        lazy: bool = False,
     ) -> dict[str, Any]:
         """Read a commit, after waiting for pending saves. The branch stays where it is.
 
@@ -208,6 +278,10 @@ class CheckpointManager:
             strict: whether names and dtypes have to agree exactly. If not, names that only one side has are passed
                 over (and logged), and tensors are cast where that keeps their kind of number. Shapes always have to
                 agree.
+            verify: ``"fast"`` compares what is stored with its checksums; ``"full"`` also what it decodes to with the
+                BLAKE3 it is known by, which takes about 0.2 s of a core per GB.
+            lazy: read no tensor: each is a :class:`LazyTensor`, which reads itself, or some rows, when asked, for as
+                long as this manager is open. Arrays, sparse and quantized tensors are read at once. Without ``into``.
 
         Returns:
             By item: the target, or what takes its place if it could not be altered (a number, a tuple).
@@ -218,8 +292,12 @@ class CheckpointManager:
             Unsafe: it holds a class or pickle that was not allowed.
             Corrupt: stored bytes are damaged; the message says which. Tensors may be partly written.
         """
+        wanted = Wanted(into, items, names, strict, verifies_hash(verify))
         self._recorder.wait()
-        loaded = load(self._repo, self._commit_at(rev), Wanted(into, items, names, strict), self._policy)
+        if lazy:
+            source = LazySource(self._repo, self, wanted.verify_hash)
+            return load_lazily(source, self._commit_at(rev), wanted, self._policy)
+        loaded = load(self._repo, self._commit_at(rev), wanted, self._policy)
         if isinstance(into, MutableMapping):
             into.update({item: value for item, value in loaded.items() if into[item] is not value})
         return loaded
@@ -231,17 +309,22 @@ class CheckpointManager:
         items: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
         strict: bool = True,
+        verify: Literal["fast", "full"] = "fast",
+        lazy: bool = False,
     ) -> dict[str, Any]:
         """Read the bound branch's tip: :meth:`load` without a revision."""
-        return self.load(None, into=into, items=items, names=names, strict=strict)
+        return self.load(None, into=into, items=items, names=names, strict=strict, verify=verify, lazy=lazy)
 
-    def load_tensors(self, names: str | Sequence[str], rev: str | None = None) -> dict[str, Any]:
+    def load_tensors(
+        self, names: str | Sequence[str], rev: str | None = None, *, verify: Literal["fast", "full"] = "fast"
+    ) -> dict[str, Any]:
         """Read some tensors only, by full name.
 
         Args:
             names: names or globs, ``item::path/of/name``, or without ``item::`` in any item; a container's name asks
                 for all tensors in it.
             rev: the commit; the bound branch's tip if ``None``.
+            verify: how much is checked, see :meth:`load`.
 
         Returns:
             New tensors on the CPU, by ``item::name``.
@@ -249,9 +332,10 @@ class CheckpointManager:
         Raises:
             NotFound: the revision, or a name, is not there. Corrupt: stored bytes are damaged.
         """
+        verify_hash = verifies_hash(verify)
         self._recorder.wait()
         wanted = [names] if isinstance(names, str) else names
-        return load_tensors(self._repo, self._commit_at(rev), wanted, self._policy)
+        return load_tensors(self._repo, self._commit_at(rev), wanted, self._policy, verify_hash=verify_hash)
 
     # --- branches and tags ------------------------------------------------------------------------------------------
 

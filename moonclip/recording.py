@@ -1,33 +1,36 @@
-"""From a person's items to a commit: copied in the caller's time, stored and committed in the background's."""
+"""From a person's items to a commit: copied in the caller's time, stored and committed by a worker process."""
 
 import operator
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from store.bases import LastSave
+from store import tags
 from store.entries import check_name
-from store.errors import Conflict, Incompatible, MoonclipError, SaveFailed
-from store.ids import CommitId, from_hex
+from store.errors import Incompatible, MoonclipError, SaveFailed
+from store.ids import CommitId
 from store.inputs import ItemInput
-from store.refnames import tag_name
-from store.refs import NotDurable
 from store.repository import Repository
 from store.saving import SaveRequest, require_legal
 from store.values import Plain
+from store.worker.client import Client
+from store.worker.committing import Committer
+from store.worker.messages import Outcome
 
+from . import leaving
 from .binding import Binding
+from .capture.staging import Staging
+from .collector import collector_paused
 from .entries import FlatState
-from .items import state_of
+from .items import flattened
+from .jobs import SaveFuture, SaveJob
 from .policy import Policy
-from .saver import SaveThread
-from .staging import Staging
-from .state import flatten
 from .values import to_plain
 
 
@@ -59,28 +62,35 @@ class Recorder:
         repo: the store.
         binding: the branch to commit to; its tip moves with each save.
         policy: whether unknown objects may be pickled.
-        in_background: whether saves are written by a thread of their own.
+        staging: what states are copied into.
+        in_background: whether saves are written by a process of their own.
 
     Attributes:
         last_wait_ns: how long the last save waited for the one before it.
         last_blocked_ns: how long it took its caller beyond that.
     """
 
-    def __init__(self, repo: Repository, binding: Binding, policy: Policy, *, in_background: bool) -> None:
+    def __init__(
+        self, repo: Repository, binding: Binding, policy: Policy, staging: Staging, *, in_background: bool
+    ) -> None:
         self._repo = repo
         self._binding = binding
         self._policy = policy
         self._pid = os.getpid()
         self._lock = threading.RLock()  # re-entered by a handler that runs before the holder is known
         self._holder: int | None = None
-        self._staging = Staging(repo.threads)
-        self._last_save: LastSave | None = None
-        self._thread = SaveThread() if in_background else None
+        self._staging = staging
+        self._last: CommitId | None = None
+        self._failures: deque[SaveFailed] = deque()
+        self._client = Client(repo) if in_background else None
+        self._here: Committer | None = Committer(repo)
         self._is_closed = False
         self.last_wait_ns = 0
         self.last_blocked_ns = 0
+        if in_background:
+            leaving.drain_at_exit(self)
 
-    def save(self, wish: Wish) -> Future[str]:
+    def save(self, wish: Wish) -> SaveFuture:
         """Copy the items and hand them over.
 
         Raises:
@@ -91,19 +101,15 @@ class Recorder:
         """
         self._require_owner()
         self._repo.require_writable()
-        with self.exclusively():
-            started_ns = time.perf_counter_ns()
-            self.wait()
-            waited_ns = time.perf_counter_ns()
-            request, states = self._described(wish)
-            # The capture goes where the save before the last one lies: if it is not committed, whatever ends it, the
-            # arenas no longer hold what the last save's entries say.
-            last, self._last_save = self._last_save, None
-            request = replace(request, items=self._staging.capture(states), last=last)
-            failure = self._taken_failure()  # before this save can add its own
-            future = self._hand_over(request, wish)
-            self.last_wait_ns = waited_ns - started_ns
-            self.last_blocked_ns = time.perf_counter_ns() - waited_ns
+        started_ns = time.perf_counter_ns()
+        future: SaveFuture | None = None
+        failure: SaveFailed | None = None
+        while future is None:
+            with self.exclusively():
+                self.wait()
+                future, failure = self._save(wish, started_ns)
+            if future is None:
+                self._staging.guard.wait_for_updates()
         if failure is not None:
             raise failure
         return future
@@ -116,7 +122,7 @@ class Recorder:
             MoonclipError: called in a callback of a Future, which would wait for itself, or in a signal handler that
                 interrupted its holder, whose half-captured state it would write over.
         """
-        if self._thread is not None and self._thread.is_current:
+        if self._client is not None and self._client.is_current:
             raise MoonclipError(
                 "a callback of a save's Future runs in the saving thread, so it cannot save, resume or close"
             )
@@ -143,8 +149,8 @@ class Recorder:
         """
         if self._is_closed:
             raise MoonclipError("this manager is closed; open another")
-        if self._thread is not None:
-            self._thread.wait()
+        if self._client is not None:
+            self._client.wait()
 
     def raise_failure(self) -> None:
         """Tell of a save that failed, if nobody was told yet.
@@ -157,7 +163,7 @@ class Recorder:
             raise failure
 
     def close(self) -> None:
-        """Wait until all saves have ended, end the thread and close the store; again does nothing.
+        """Wait until all saves have ended, end the worker and close the store; again does nothing.
 
         Raises:
             MoonclipError: called in a callback of a Future.
@@ -165,17 +171,36 @@ class Recorder:
         with self.exclusively():
             if self._is_closed:
                 return
-            if self._thread is not None:
-                self._thread.close()
+            if self._client is not None:
+                self._client.close()
             self._is_closed = True
-            self._repo.close()
+            self._ended()
 
     def abandon(self) -> None:
         """Close the store once all saves have ended, for a manager that was dropped. Does not wait, takes no lock."""
-        if self._thread is None:
+        if self._client is None:
             self._repo.close()
         else:
-            self._thread.stop(self._repo.close)
+            self._client.stop(self._ended)
+
+    def settle(self, root: Path) -> None:
+        """Wait until all saves have ended if this is their store; not in a callback of a Future, nor in a child."""
+        if self._client is not None and self._repo.layout.root == root:
+            self._client.wait()
+
+    def drain(self) -> list[str]:
+        """Wait until all saves have ended, as the last act of the process.
+
+        Returns:
+            One line for each save that is lost and that nobody was told of.
+        """
+        if self._client is None or self._client.is_foreign:
+            return []
+        try:
+            self._client.drain()
+        except BaseException as error:  # noqa: BLE001 - an impatient second Ctrl-C; a save is lost whatever it was
+            return [f"waiting for the last save was cut short by {type(error).__name__}: it may be lost"]
+        return [_loss(failure) for failure in self._failures]
 
     def set_tag(self, name: str, commit: CommitId, *, overwrite: bool) -> None:
         """Put a tag on a commit.
@@ -183,10 +208,7 @@ class Recorder:
         Raises:
             Conflict: it exists and is not to be moved. Incompatible: no legal name.
         """
-        if not overwrite:
-            self._require_free_tag(name)
-        ref = tag_name(name)
-        self._repo.set_ref(ref, self._repo.refs.read(ref) if overwrite else None, commit, "tag")
+        tags.set_tag(self._repo, name, commit, overwrite=overwrite)
 
     # --- how --------------------------------------------------------------------------------------------------------
 
@@ -195,7 +217,7 @@ class Recorder:
         if not wish.items:
             raise Incompatible("there is nothing to save; name at least one item, as in save(model=model)")
         if wish.tag is not None and not wish.overwrite:
-            self._require_free_tag(wish.tag)
+            tags.require_free_tag(self._repo, wish.tag)
         request = SaveRequest(
             items=[ItemInput(item, {}) for item in wish.items],
             branch=self._binding.branch,
@@ -204,49 +226,94 @@ class Recorder:
             metadata=_plain_metadata(wish.metadata or {}, self._policy),
         )
         require_legal(request)
-        states = {item: flatten(state_of(obj), self._policy, item) for item, obj in wish.items.items()}
+        states = flattened(wish.items, self._policy)
         for state in states.values():
             for name in state.entries:
                 check_name(name)
         return request, states
 
-    def _hand_over(self, request: SaveRequest, wish: Wish) -> Future[str]:
-        def work() -> str:
-            return self._commit(request, wish.tag, overwrite=wish.overwrite)
+    def _save(self, wish: Wish, started_ns: int) -> tuple[SaveFuture | None, SaveFailed | None]:
+        """Capture and hand over, and what became of an earlier save. No Future while another thread updates the state.
 
-        if self._thread is not None:
-            return self._thread.submit(work, request.step)
-        future: Future[str] = Future()
-        future.set_result(work())
-        return future
+        It may be about to save, and would wait for the lock that we hold: so we do not wait for it here.
+        """
+        waited_ns = time.perf_counter_ns()
+        with self._staging.guard.capturing() as is_ours, collector_paused():
+            if not is_ours:
+                return None, None
+            request, states = self._described(wish)
+            flattened_ns = time.perf_counter_ns()
+            job = self._captured(wish, request, states)
+        job.future.profile = {
+            "wait": (waited_ns - started_ns) / 1e9,
+            "flatten": (flattened_ns - waited_ns) / 1e9,
+            "capture": (time.perf_counter_ns() - flattened_ns) / 1e9,
+        }
+        failure = self._taken_failure()  # before this save can add its own
+        self._hand_over(job)
+        self.last_wait_ns = waited_ns - started_ns
+        self.last_blocked_ns = time.perf_counter_ns() - waited_ns
+        return job.future, failure
 
-    def _commit(self, request: SaveRequest, tag: str | None, *, overwrite: bool) -> str:
-        """Store and commit what was captured. Runs alone: whoever alters the binding waits for it."""
-        request = replace(request, parent=self._binding.tip)
+    def _captured(self, wish: Wish, request: SaveRequest, states: Mapping[str, FlatState]) -> SaveJob:
+        # The capture goes where the save before the last one lies: if it is not committed, whatever ends it, the
+        # arenas no longer hold what the last save's entries say.
+        last, self._last = self._last, None
+        capture = self._staging.capture(states, wish.items.values(), is_last_committed=last is not None)
+        return SaveJob(
+            binding=self._binding,
+            request=request,
+            capture=capture,
+            last=last,
+            tag=wish.tag,
+            overwrite=wish.overwrite,
+            on_commit=self._note_commit,
+            on_failure=self._failures.append,
+            submit=self._hand_over,
+        )
+
+    def _hand_over(self, job: SaveJob) -> None:
+        if self._client is None:
+            self._save_here(job)
+            return
+        self._client.submit(job)
+        if self._client.is_drained and job.future.exception() is not None:
+            leaving.give_up([_loss(failure) for failure in self._failures])  # nobody will be there to be told later
+
+    def _save_here(self, job: SaveJob) -> None:
+        """In the caller's thread, who is told of the error itself."""
+        assert self._here is not None
+        order, arena = job.order()
         try:
-            saved = self._repo.save(request)
+            outcome = self._here.commit(order, arena.memory)
         except BaseException as error:
-            self._find_branch(request, error)
+            job.conclude(Outcome(error=error))
             raise
-        self._binding.tip, self._last_save = saved.commit, saved.last
-        if tag is not None:  # by itself: if it fails, the commit is made all the same and is the next one's parent
-            self.set_tag(tag, saved.commit, overwrite=overwrite)
-        return saved.commit.hex()
+        job.conclude(outcome)
+        if outcome.error is not None:
+            raise outcome.error
+        assert outcome.commit is not None
+        job.future.set_result(outcome.commit.hex())
 
-    def _find_branch(self, request: SaveRequest, error: BaseException) -> None:
-        """After a save that failed: where its branch is now. The next save must go on from there, or all would fail."""
-        kept = error.details.get("kept") if isinstance(error, MoonclipError) else None
-        if isinstance(error, MoonclipError) and kept is not None:
-            self._binding.bind(kept, CommitId(from_hex(error.details["commit"])))
-        elif isinstance(error, NotDurable) or not isinstance(error, MoonclipError):
-            self._binding.adopt(request)
+    def _note_commit(self, commit: CommitId) -> None:
+        self._last = commit
+
+    def _ended(self) -> None:
+        """All saves have ended, and there will be no more: give up the store, the arenas, and what views them."""
+        self._repo.close()
+        self._staging.close()
+        self._here = None
+        if not self._failures:  # else the exit handler still has something to tell
+            leaving.spare(self)
 
     def _taken_failure(self) -> SaveFailed | None:
-        return None if self._thread is None else self._thread.take_failure()
-
-    def _require_free_tag(self, name: str) -> None:
-        if self._repo.refs.read(tag_name(name)) is not None:
-            raise Conflict(f"tag {name!r} exists; choose another name or pass overwrite=True to move it", tag=name)
+        """The oldest failure that nobody was told of; from now on it counts as told."""
+        if self._client is None or self._client.is_foreign:
+            return None
+        try:
+            return self._failures.popleft()
+        except IndexError:
+            return None
 
     def _require_owner(self) -> None:
         if self._pid != os.getpid():
@@ -254,6 +321,10 @@ class Recorder:
                 f"this manager belongs to process {self._pid}, of which this one ({os.getpid()}) is a fork; only its"
                 " owner saves. Make a manager of its own in this process, on a branch of its own"
             )
+
+
+def _loss(failure: SaveFailed) -> str:
+    return f"{failure}; it was not committed"
 
 
 def _plain_metadata(metadata: Mapping[str, Any], policy: Policy) -> dict[str, Plain]:

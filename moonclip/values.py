@@ -8,6 +8,9 @@ and named tuples) are looked up among the imported modules and never imported. A
 
 from typing import Any
 
+import numpy as np
+import torch
+
 from store.errors import Corrupt, Incompatible
 from store.values import Plain, Tagged
 
@@ -23,13 +26,15 @@ def to_plain(obj: object, policy: Policy = SAFE, what: str = "value") -> Plain:
     """Plain form of a value.
 
     Args:
-        obj: anything without tensors or arrays in it.
+        obj: anything without tensors or arrays in it, or one without dims: that is taken as its number.
         policy: whether unknown objects may be pickled.
         what: named in errors.
 
     Raises:
         Incompatible: there is something in it that cannot be kept; the message names its path and type.
     """
+    if isinstance(obj, torch.Tensor | np.ndarray) and obj.ndim == 0:
+        obj = obj.item()  # ``metadata={"loss": loss}`` means how large the loss is
     with located(what):
         return Walk(_refuse_tensor, policy).plain(obj)
 

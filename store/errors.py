@@ -93,3 +93,27 @@ class SaveFailed(MoonclipError):
     """A background save failed; ``__cause__`` is the original error and ``details["step"]`` its step."""
 
     kind = "save-failed"
+
+
+class WorkerEnded(MoonclipError):
+    """The process that stores what was captured ended before its save did; the message says how. Save again."""
+
+    kind = "worker-ended"
+
+
+class NotUnchanged(MoonclipError):
+    """What was said to be as in the last save cannot be taken from there. Save it with its bytes."""
+
+    kind = "not-unchanged"
+
+
+class StateChanged(MoonclipError):
+    """A tensor was altered before it had been copied, so nothing was committed. Update it under ``manager.lock()``."""
+
+    kind = "state-changed"
+
+
+class NoRoom(MoonclipError, MemoryError):
+    """A state does not fit into the memory that saves may take; nothing was copied. The message has the numbers."""
+
+    kind = "no-room"

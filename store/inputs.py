@@ -1,51 +1,70 @@
-"""What a caller hands over to be stored."""
+"""What a caller hands over to be stored.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+Named tuples throughout: a save of twenty thousand tensors is pickled for the worker while the trainer waits.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from .trees import Ties
 from .values import Plain
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInput:
+class Span(NamedTuple):
+    """A run of an arena's bytes: where a tensor lies that another process is to store."""
+
+    start: int
+    stop: int
+
+
+class TensorInput(NamedTuple):
     """A tensor to store.
 
     Attributes:
         position: its place among its siblings.
         dtype: dtype name, see ``store.dtypes``.
         shape: its shape.
-        data: its bytes, little-endian, C order, a flat view of unsigned bytes; unaltered until the save is done.
+        data: its bytes, little-endian, C order, a flat view of unsigned bytes; unaltered until the save is done. Or
+            where they lie in the save's arena: see :func:`located`.
     """
 
     position: int
     dtype: str
     shape: tuple[int, ...]
-    data: memoryview
+    data: memoryview | Span
 
 
-@dataclass(frozen=True, slots=True)
-class ValueInput:
+class UnchangedInput(NamedTuple):
+    """A tensor that is what it was in the last save from here: its chunks are taken from there, unseen.
+
+    A save that cannot do so (there is no such tensor, or a chunk of it is not stored any more) is refused with
+    ``NotUnchanged``; it then has to be asked for with its bytes.
+    """
+
+    position: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class ValueInput(NamedTuple):
     """A plain value to store, see ``store.values``."""
 
     position: int
     value: Plain
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerInput:
-    """A container with tensors below it, see ``store.objects.ContainerEntry``."""
+class ContainerInput(NamedTuple):
+    """A container with tensors below it, see ``store.entries.ContainerEntry``."""
 
     position: int
     container: str
     info: Plain = None
 
 
-Input = TensorInput | ValueInput | ContainerInput
+Input = TensorInput | UnchangedInput | ValueInput | ContainerInput
 
 
-@dataclass(frozen=True, slots=True)
-class ItemInput:
+class ItemInput(NamedTuple):
     """One named thing to store.
 
     Attributes:
@@ -57,3 +76,16 @@ class ItemInput:
     name: str
     entries: Mapping[str, Input]
     ties: Ties = ()
+
+
+def located(items: Sequence[ItemInput], memory: memoryview) -> list[ItemInput]:
+    """The same with views of an arena's memory in place of spans. Copies nothing."""
+    return [
+        item._replace(entries={name: _located(given, memory) for name, given in item.entries.items()}) for item in items
+    ]
+
+
+def _located(given: Input, memory: memoryview) -> Input:
+    if isinstance(given, TensorInput) and isinstance(given.data, Span):
+        return TensorInput(given.position, given.dtype, given.shape, memory[given.data.start : given.data.stop])
+    return given

@@ -69,7 +69,7 @@ base too. At 0.9, saves 100 steps apart come out 1.4 % larger; at 1, nothing mor
 SAMPLE_WORDS: Final = 4096
 """Words the codec looks at to choose an encoding. Half as many turn down deltas that pay; more change nothing."""
 
-MIN_PLANE_GAIN: Final = 0.05
+MIN_PLANE_GAIN: Final = 0.08
 """A byte plane is compressed only if that saves this share of it: less is not worth zstd's time, both ways."""
 
 MIN_GROUPED_GAIN: Final = 0.03
@@ -78,31 +78,86 @@ MIN_GROUPED_GAIN: Final = 0.03
 MIN_MOVED_GAIN: Final = 0.01
 """What each plane put in group order must save of its chunk: once places are known, moving a plane takes less."""
 
-MIN_CONTEXT_GAIN: Final = 0.005
-"""Grouping by row and column must save this share of a chunk: it takes a third of the speed."""
+MAX_GROUPED_WIDTH_BYTES: Final = 2
+"""Wider words are never put in group order: all of a state, that saves one percent, for a quarter of the speed."""
 
 MIN_GROUP_BYTES: Final = 16 * KIB
 """Neighbouring groups share a zstd block until it has this size: a block's code table costs ~60 bytes and 10 µs."""
 
-KERNEL_LOAD_BYTES: Final = 16 * MIB
-"""Work before a process loads compiled kernels: up to here NumPy is done before numba would be imported."""
+KERNEL_LOAD_BYTES: Final = 4 * MIB
+"""Work before a process loads compiled kernels: up to here NumPy takes no longer than loading them (60 ms)."""
 
 KERNEL_PROBE_SECONDS: Final = 1.0
 """How often a process looks whether the compiled kernels have become ready."""
+
+# --- saving -----------------------------------------------------------------------------------------------------
+
+MAX_THREADS: Final = 1024
+"""More threads than any machine has CPUs: a number beyond this is a mistake."""
+
+GROUP_BYTES: Final = 4 * MIB
+"""Chunks of a save are worked on in groups of this size: what is done once for a group then takes a hundredth of it."""
+
+GROUP_CHUNKS: Final = 128
+"""Most chunks in a group, which may be very small: their number is what they cost, and threads should end together."""
 
 # --- packs ------------------------------------------------------------------------------------------------------
 
 MAX_PACK_BYTES: Final = 1 * GIB
 """A save starts another pack beyond this size: bounds what a repack must rewrite at a time."""
 
-WRITE_BLOCK_BYTES: Final = 8 * MIB
-"""Pack bytes go out in page-aligned blocks of this size (O_DIRECT where the file system takes it)."""
+WRITE_BLOCK_BYTES: Final = 4 * MIB
+"""Pack bytes go out in page-aligned blocks of this size (O_DIRECT where the file system takes it). From 2 MiB on,
+larger ones are no faster."""
+
+WRITE_BLOCK_COUNT: Final = 3
+"""Blocks of one file: one is filled while one is written, and one more evens out what takes longer now and then."""
 
 PAGE_BYTES: Final = 4096
 """Alignment of O_DIRECT buffers, offsets and lengths."""
 
 MAX_OPEN_PACKS: Final = 64
 """Packs a reader keeps open: far below the 1,024 descriptors a process usually may have."""
+
+# --- arenas -----------------------------------------------------------------------------------------------------
+
+POPULATE_STRIDE_BYTES: Final = 64 * MIB
+"""Pages of an arena are made this many bytes at a time: a signal waits for one stride, some 50 ms."""
+
+COPY_RUN_BYTES: Final = 8 * MIB
+"""A task of the threads that copy a state: big enough to be worth waking one, small enough that they end together."""
+
+PREFAULT_BYTES: Final = 4 * MIB
+"""Pages made at a time ahead of a save (3 ms): mapping memory, as training does all the time, has to wait for it."""
+
+WORKER_BYTES: Final = 192 * MIB
+"""What saving takes beside its arenas, as counted against a bound: 66 MB of the worker's own and 24 MB of the trainer's
+were measured with two threads; each further one holds a chunk, its base and its encoding (about 8 MB)."""
+
+WITNESS_WORDS: Final = 64
+"""Words looked at in each tensor that is copied while training goes on: 300 tensors in 0.7 ms."""
+
+HELD_COPY_BYTES: Final = 16 * KIB
+"""Copies up to this size keep the GIL: giving it up and fetching it back takes longer, and others wait for both."""
+
+# --- loads ------------------------------------------------------------------------------------------------------
+
+KEPT_CHUNKS_BYTES: Final = 64 * MIB
+"""Decoded chunks that a load keeps because others are deltas against them too. They lie close together in packs."""
+
+# --- the worker process -----------------------------------------------------------------------------------------
+
+WORKER_TAIL_BYTES: Final = 4 * KIB
+"""What is told of a worker's last words: a traceback fits."""
+
+WORKER_STARTS: Final = 2
+"""Workers in a row that end before they are ready, after which a run saves without: one may have had bad luck."""
+
+UNDERWAY_WAIT_SECONDS: Final = 60.0
+"""How long a run that takes up a branch waits for a save that is under way there: longer than any but a hanging one."""
+
+UNDERWAY_PAUSE_SECONDS: Final = 0.02
+"""How often it looks."""
 
 # --- refs -------------------------------------------------------------------------------------------------------
 
@@ -140,10 +195,16 @@ INDEX_ATTEMPTS: Final = 100
 INDEX_PAUSE_SECONDS: Final = 0.01
 """How long a look-up waits when the table of readers is full of living ones."""
 
+INDEX_WALK_NS: Final = 24 * 3600 * 1_000_000_000
+"""How long a walk of the index's pages counts: flipped bits show within a day, and a day pays for one walk."""
+
 # --- space ------------------------------------------------------------------------------------------------------
 
 BALLAST_BYTES: Final = 4 * MIB
 """Preallocated file that gc gives up first on a full disk."""
+
+SWEEP_NS: Final = 24 * 3600 * 1_000_000_000
+"""How often opening a store looks through the names of all packs for temporaries that nobody makes any more."""
 
 # --- retries ----------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class Repository:
         self.lookup = Lookup(index, packs)
         self.reader = ObjectReader(self.lookup, packs)
         self._thread_count = thread_count
+        self._is_closed = False
 
     @classmethod
     def init(
@@ -136,7 +137,8 @@ class Repository:
 
         Args:
             revision: what a person typed.
-            branch: short name of the branch that ``@{n}`` and ``step:N`` speak of; ``HEAD``'s if ``None``.
+            branch: short name of the branch that ``HEAD``, ``@{n}`` and ``step:N`` speak of; the store's current one if
+                ``None``.
 
         Raises:
             NotFound: it names nothing here.
@@ -253,8 +255,10 @@ class Repository:
         ]
         execute(self.reader, gather(copies), self.threads, verify_hash=verify_hash)
 
-    def read_rows(self, entry: TensorEntry, start_row: int, stop_row: int, out: memoryview) -> None:
-        """Read some rows along dim 0; only the chunks that hold them are touched.
+    def read_rows(
+        self, entry: TensorEntry, start_row: int, stop_row: int, out: memoryview, *, verify_hash: bool = False
+    ) -> None:
+        """Read some rows along dim 0; only the chunks that hold them are touched. See :meth:`read_tensors`.
 
         Raises:
             Incompatible: rows outside the tensor, or ``out`` of another size than they take.
@@ -262,7 +266,7 @@ class Repository:
             Corrupt: a chunk is damaged.
         """
         copies = plan_rows(entry, start_row, stop_row, out)
-        execute(self.reader, gather(copies), self.threads, verify_hash=False)
+        execute(self.reader, gather(copies), self.threads, verify_hash=verify_hash)
 
     def read_spans(self, entry: TensorEntry, wanted: Iterable[tuple[int, memoryview]]) -> None:
         """Read runs of a tensor's bytes in C order; only the chunks that hold them are touched, each once.
@@ -317,8 +321,14 @@ class Repository:
         if self.read_only:
             raise ReadOnly(f"the store at {self.layout.root} cannot be written from here", path=str(self.layout.root))
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._is_closed
+
     def close(self) -> None:
         """Close the index and all packs; again does nothing."""
+        self._is_closed = True
         if "threads" in self.__dict__:
             self.threads.close()
         self.packs.close()

@@ -1,10 +1,10 @@
-"""Kills a process that saves, at random moments, and looks at what it left. Run as a program.
+"""Kills a process that saves, its worker, or both, at random moments, and looks at what they left. Run as a program.
 
     python -m tests.killing engine <directory> <first seed> <trials>
 
 One process imports everything and forks a child for each trial: what takes a second happens once. The saver tells on
 a pipe which commits were acknowledged; once it has told of some, it is killed after a random part of the time that a
-save takes. Another child then opens the store.
+save takes, or its worker is, and it itself some saves later. Another child then opens the store.
 """
 
 import os
@@ -13,18 +13,26 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
+from store.arenas import Arena
 from store.fsck import fsck
 from store.ids import CommitId, ObjectId
+from store.inputs import Span, TensorInput
 from store.leases import living_leases
 from store.refnames import branch_name, tag_name
 from store.repository import Repository
 from store.saving import SaveRequest
+from store.worker.client import Client
+from store.worker.messages import Order, Outcome
 from tests.arrays import State, drifted, item, noise, read
+from tests.workers import ends, workers
+
+VICTIMS = (("trainer",), ("worker",), ("trainer", "worker"))
 
 TRIALS_PER_STORE = 10
 """A store that was killed often holds what dead saves left: the next ones have to cope with it."""
@@ -88,6 +96,53 @@ class Engine:
                 assert read(repo, CommitId(ObjectId(bytes.fromhex(commit)))) == state_of(step)
 
 
+class Background(Engine):
+    """Saves by the engine, through a worker."""
+
+    def save_forever(self, root: Path, ack: Ack) -> None:
+        with Repository.open(root, thread_count=2) as repo:
+            client = Client(repo)
+            arenas = [Arena.make(1 << 20), Arena.make(1 << 20)]
+            tip = repo.refs.read(branch_name("main"))
+            last = None
+            step = (repo.commit(tip).step or 0) + 1 if tip else 0
+            while True:
+                job = Staged(state_of(step), arenas[step % 2], tip, step, last)
+                client.submit(job)
+                client.wait()
+                last = None if job.outcome is None else job.outcome.commit
+                tip = last or repo.refs.read(branch_name("main"))  # it may have been made by a worker that died since
+                if last is not None:
+                    ack(step, last.hex())
+                step += 1
+
+
+class Staged:
+    """A save of a state that was copied into an arena."""
+
+    def __init__(self, state: State, arena: Arena, parent: CommitId | None, step: int, last: CommitId | None) -> None:
+        self.outcome: Outcome | None = None
+        given = item(state)
+        entries = {}
+        start = 0
+        for name, tensor in given.entries.items():
+            assert isinstance(tensor, TensorInput)
+            assert isinstance(tensor.data, memoryview)
+            stop = start + len(tensor.data)
+            arena.memory[start:stop] = tensor.data
+            entries[name] = tensor._replace(data=Span(start, stop))
+            start = -(-stop // 64) * 64
+        request = SaveRequest([given._replace(entries=entries)], branch="main", parent=parent, step=step)
+        self._order = Order(request, arena.number, last, f"step-{step}" if step % 5 == 0 else None, overwrite=True)
+        self._arena = arena
+
+    def order(self) -> tuple[Order, Arena]:
+        return self._order, self._arena
+
+    def settle(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+
 class Torch:
     """Saves by the manager, in the background."""
 
@@ -97,15 +152,20 @@ class Torch:
         self._training(0)  # the first step of an optimizer imports for seconds
 
     def save_forever(self, root: Path, ack: Ack) -> None:
-        from moonclip import CheckpointManager
+        from moonclip import CheckpointManager, SaveFailed
+
+        def on_done(done: Any, step: int) -> None:
+            if done.exception() is None:
+                ack(step, done.result())
 
         manager = CheckpointManager(root, threads=2)
         model, optimizer = self._training(0)
         step = manager.resume(model=model, optimizer=optimizer)
         while True:
             model, optimizer = self._training(step)
-            future = manager.save(step=step, model=model, optimizer=optimizer)
-            future.add_done_callback(lambda done, step=step: ack(step, done.result()))  # type: ignore[misc]
+            with suppress(SaveFailed):  # the one before, of a worker that was killed
+                future = manager.save(step=step, model=model, optimizer=optimizer)
+                future.add_done_callback(lambda done, step=step: on_done(done, step))  # type: ignore[misc]
             step += 1
 
     def check(self, root: Path, acked: list[tuple[int, str]]) -> None:
@@ -157,10 +217,18 @@ def check_store(repo: Repository, acked: list[tuple[int, str]]) -> None:
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill: after some acknowledged saves, and a share of the time that one takes."""
+    """When to kill, and whom: after some acknowledged saves, and a share of the time that one takes.
+
+    Attributes:
+        ack_count: saves that are acknowledged first.
+        share: of a save's time that passes then.
+        victims: "trainer", "worker" or both. What is left goes on: the trainer for some saves more, then it is killed;
+            the worker until it has finished.
+    """
 
     ack_count: int
     share: float
+    victims: tuple[str, ...]
 
 
 def forked(work: Callable[[], None]) -> int:
@@ -201,15 +269,30 @@ def _write(fd: int, text: str) -> None:
 
 
 def _killed_at(child: int, pipe: int, moment: Moment) -> bytes:
-    data, started, save_seconds = b"", time.monotonic(), 0.05
-    while data.count(b"\n") < moment.ack_count:
+    started = time.monotonic()
+    data = _acknowledged(pipe, moment.ack_count)
+    save_seconds = (time.monotonic() - started) / moment.ack_count if moment.ack_count else 0.05
+    select.select([], [], [], moment.share * save_seconds)
+    left = workers(child)
+    if "worker" in moment.victims:
+        for worker in left:
+            os.kill(worker, signal.SIGKILL)
+        if left and "trainer" not in moment.victims:
+            data += _acknowledged(pipe, 2)
+            left = workers(child)
+    os.kill(child, signal.SIGKILL)
+    assert all(map(ends, left))
+    while part := os.read(pipe, 1 << 16):
+        data += part
+    return data
+
+
+def _acknowledged(pipe: int, count: int) -> bytes:
+    """Wait for some saves."""
+    data = b""
+    while data.count(b"\n") < count:
         part = os.read(pipe, 1 << 16)
         assert part, "the saver ended"
-        data += part
-        save_seconds = (time.monotonic() - started) / data.count(b"\n")
-    select.select([], [], [], moment.share * save_seconds)
-    os.kill(child, signal.SIGKILL)
-    while part := os.read(pipe, 1 << 16):
         data += part
     return data
 
@@ -221,7 +304,7 @@ def main(kind: Kind, directory: Path, first_seed: int, trial_count: int) -> None
         root = directory / f"store{number // TRIALS_PER_STORE}"
         if not root.exists():
             assert os.waitpid(forked(lambda: Repository.init(root).close()), 0)[1] == 0  # noqa: B023 - done right here
-        moment = Moment(random.randrange(4), random.random() * 1.5)
+        moment = Moment(random.randrange(4), random.random() * 1.5, random.choice(VICTIMS))
         acked = kill_a_saver(kind, root, moment)
         status = os.waitpid(forked(lambda: kind.check(root, acked)), 0)[1]  # noqa: B023 - done right here
         if status != 0:
@@ -229,7 +312,7 @@ def main(kind: Kind, directory: Path, first_seed: int, trial_count: int) -> None
     print(trial_count)
 
 
-KINDS: dict[str, type[Engine | Torch]] = {"engine": Engine, "torch": Torch}
+KINDS: dict[str, type[Engine | Torch]] = {"engine": Engine, "background": Background, "torch": Torch}
 
 if __name__ == "__main__":
     chosen = KINDS[sys.argv[1]]()

@@ -25,6 +25,15 @@ def test_a3_180_kills_of_an_engine_that_saves(tmp_path: Path) -> None:
     kill("engine", tmp_path, 0, 180)
 
 
+def test_a3_a_few_kills_of_trainer_and_worker(tmp_path: Path) -> None:
+    kill("background", tmp_path, 2000, 6)
+
+
+@pytest.mark.slow
+def test_a3_90_kills_of_trainer_and_worker(tmp_path: Path) -> None:
+    kill("background", tmp_path, 3000, 90)
+
+
 @pytest.mark.slow
 def test_a3_20_kills_of_a_manager_that_saves(tmp_path: Path) -> None:
     kill("torch", tmp_path, 500, 20)

@@ -4,16 +4,14 @@ import errno
 import os
 import resource
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from moonclip import CheckpointManager, MoonclipError, NotFound, SaveFailed
-from moonclip.saver import SaveThread
+from tests.workers import await_save, ends, no_large_file, only_worker, refs_held, workers
 
 
 @pytest.fixture
@@ -23,17 +21,6 @@ def root(tmp_path: Path) -> Path:
 
 def noise(seed: int, size: int = 500_000) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
-
-
-@contextmanager
-def disk_that_takes_no_large_file() -> Iterator[None]:
-    """A real fault: the kernel refuses writes beyond 1 MiB of any file, as a full disk refuses all."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def steps(mgr: CheckpointManager) -> list[int | None]:
@@ -89,7 +76,7 @@ def test_b5_loading_waits_for_the_save_under_way(root: Path) -> None:
 def test_b6_a_failure_is_told_once_with_its_step_and_costs_no_other_save(root: Path) -> None:
     with CheckpointManager(root) as mgr:
         mgr.save(step=1, x=noise(1)).result()
-        with disk_that_takes_no_large_file():
+        with no_large_file(only_worker()):
             failed = mgr.save(step=2, x=noise(2))
             with pytest.raises(SaveFailed, match=r"save of step 2 failed: .*OSError") as on_future:
                 failed.result()
@@ -112,7 +99,7 @@ def test_b6_a_failure_is_told_once_with_its_step_and_costs_no_other_save(root: P
 @pytest.mark.parametrize("way", ["flush", "close", "exit"])
 def test_b6_flush_and_close_tell_of_a_failure_too(root: Path, way: str) -> None:
     mgr = CheckpointManager(root)
-    with disk_that_takes_no_large_file():
+    with no_large_file(only_worker()):
         mgr.save(step=7, x=noise(1))
         with pytest.raises(SaveFailed, match="step 7"):
             {"flush": mgr.flush, "close": mgr.close, "exit": lambda: mgr.__exit__(None, None, None)}[way]()
@@ -122,7 +109,7 @@ def test_b6_flush_and_close_tell_of_a_failure_too(root: Path, way: str) -> None:
 def test_b6_nothing_of_a_failed_save_is_a_base_of_the_next(root: Path) -> None:
     base = noise(1)
     with CheckpointManager(root) as mgr:
-        with disk_that_takes_no_large_file():
+        with no_large_file(only_worker()):
             failed = mgr.save(step=1, x=base)
             assert isinstance(failed.exception(), SaveFailed)
         with pytest.raises(SaveFailed):
@@ -132,19 +119,21 @@ def test_b6_nothing_of_a_failed_save_is_a_base_of_the_next(root: Path) -> None:
 
 def test_a_synchronous_save_raises_the_original_error(root: Path) -> None:
     with CheckpointManager(root, async_save=False) as mgr:
+        assert workers() == []
         assert mgr.save(step=0, x=noise(0)).done()
-        with disk_that_takes_no_large_file(), pytest.raises(OSError) as refused:
+        assert mgr.save(step=0, x=noise(0)).done()  # both arenas are made, which are files as well
+        with no_large_file(os.getpid()), pytest.raises(OSError) as refused:
             mgr.save(step=1, x=noise(1))
         assert not isinstance(refused.value, MoonclipError)
         mgr.save(step=2, x=noise(2))
         mgr.flush()
-        assert steps(mgr) == [0, 2]
+        assert steps(mgr) == [0, 0, 2]
 
 
 def test_b8_a_run_that_rolled_back_saves_lower_steps(root: Path) -> None:
     with CheckpointManager(root) as mgr:
         mgr.save(step=80, x=noise(80)).result()
-        with disk_that_takes_no_large_file():
+        with no_large_file(only_worker()):
             assert mgr.save(step=100, x=noise(100)).exception() is not None
         with pytest.raises(SaveFailed):
             mgr.flush()
@@ -168,17 +157,19 @@ def test_two_saves_in_a_row_both_complete_in_two_arenas(root: Path) -> None:
 
 
 def test_b11_memory_does_not_grow_with_the_number_of_saves(root: Path) -> None:
-    def resident_bytes() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    def resident_bytes(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
     x = torch.zeros(2_000_000)
     with CheckpointManager(root) as mgr:
-        for step in range(20):
+        processes = (os.getpid(), only_worker())
+        for step in range(200):
             mgr.save(step=step, x=x, y=torch.full((1000,), float(step))).result()
-        plateau = resident_bytes()
-        for step in range(20, 60):
-            mgr.save(step=step, x=x, y=torch.full((1000,), float(step))).result()
-        assert resident_bytes() - plateau < x.nbytes  # forty saves, not one more copy of the state
+            if step == 40:
+                plateau = [resident_bytes(pid) for pid in processes]
+        grown = [resident_bytes(pid) - before for pid, before in zip(processes, plateau, strict=True)]
+        assert max(grown) < x.nbytes  # 160 saves, not one more copy of the state
+        assert only_worker() == processes[1]
 
 
 def test_saves_from_several_threads_take_turns(root: Path) -> None:
@@ -205,13 +196,8 @@ def test_a_callback_may_tag_but_not_save(root: Path) -> None:
 
     with CheckpointManager(root) as mgr:
         commit = mgr.save(step=0, x=0).result()
-        released = threading.Event()
-        assert mgr._recorder._thread is not None
-        held = mgr._recorder._thread.submit(
-            lambda: str(released.wait()), None
-        )  # else it may be done before it has a callback
-        held.add_done_callback(on_done)
-        released.set()
+        with refs_held(root):  # else it may be done before it has a callback
+            mgr.save(step=2, x=0).add_done_callback(on_done)
         mgr.flush()
         assert len(refused) == 1
         assert mgr.tags() == {"from-callback": commit}
@@ -221,23 +207,25 @@ def test_b3_a_forked_child_neither_saves_nor_drains(root: Path) -> None:
     with CheckpointManager(root) as mgr:
         mgr.save(step=0, x=noise(0)).result()
         expected = noise(0).numpy().tobytes()
-        future = mgr.save(step=1, x=noise(1))
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
+        with refs_held(root):
+            future = mgr.save(step=1, x=noise(1))
+            await_save(root)
+            child = os.fork()
+            if child == 0:
+                status = 1
                 try:
-                    mgr.save(step=2, x=noise(2))
-                except MoonclipError as error:
-                    status = 0 if "fork" in str(error) else 2
-                found = mgr.load("step:0")["x"]  # compared without torch: its OpenMP threads do not survive a fork
-                if found.numpy().tobytes() != expected:
-                    status = 3
-                mgr.flush()
-                mgr.close()
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+                    try:
+                        mgr.save(step=2, x=noise(2))
+                    except MoonclipError as error:
+                        status = 0 if "fork" in str(error) else 2
+                    found = mgr.load("step:0")["x"]  # compared without torch: its OpenMP threads do not survive a fork
+                    if found.numpy().tobytes() != expected:
+                        status = 3
+                    mgr.flush()
+                    mgr.close()
+                finally:
+                    os._exit(status)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # all that beside a save under way
         future.result()
         assert steps(mgr) == [0, 1]
         assert mgr.fsck(full=True).clean
@@ -250,24 +238,51 @@ def test_a_manager_that_was_dropped_still_writes_what_it_was_given(root: Path) -
         assert torch.equal(mgr.load("step:3")["x"], noise(3))
 
 
-def test_the_thread_ends_with_its_manager(root: Path) -> None:
+@pytest.mark.parametrize("way", ["closed", "dropped"])
+def test_thread_and_worker_end_with_their_manager(root: Path, way: str) -> None:
     before = set(threading.enumerate())
     mgr = CheckpointManager(root)
-    (thread,) = (t for t in set(threading.enumerate()) - before if t.name == "moonclip-saver")
-    mgr.close()
-    assert not thread.is_alive()
-    mgr = CheckpointManager(root)
-    (thread,) = (t for t in set(threading.enumerate()) - before if t.name == "moonclip-saver")
+    (thread,) = (t for t in set(threading.enumerate()) - before if t.name == "moonclip-client")
+    worker = only_worker()
+    if way == "closed":
+        mgr.close()
+        assert workers() == []
     del mgr
     thread.join(timeout=30)
     assert not thread.is_alive()
+    assert ends(worker)
+
+
+def test_a_manager_that_takes_the_place_of_one_that_is_still_saving_goes_on_from_there(root: Path) -> None:
+    """A cell of a notebook that is run again, a function that is called again: nobody closes."""
+    mgr = CheckpointManager(root)
+    for step in range(4):
+        mgr.save(step=step, x=noise(step))
+        mgr = CheckpointManager(root)
+    assert steps(mgr) == [0, 1, 2, 3]
+    assert list(mgr.branches()) == ["main"]
+    mgr.close()
+
+
+def test_b27_no_descriptor_is_left_behind(root: Path) -> None:
+    def open_count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with CheckpointManager(root) as mgr:  # whatever is opened once for a process
+        mgr.save(x=noise(0))
+    before = open_count()
+    for turn in range(3):
+        with CheckpointManager(root) as mgr:
+            for size in (10_000, 1_000_000, 10):  # arenas are made anew
+                mgr.save(x=noise(turn, size)).result()
+    assert open_count() == before
 
 
 def test_c5_model_optimizer_and_generators_are_one_commit(root: Path) -> None:
     """A save that dies half way leaves all of the old state, never some of the new."""
     with CheckpointManager(root) as mgr:
         mgr.save(step=1, rng=True, model={"w": noise(1, 1000)}, optimizer={"m": noise(2)}, n=1).result()
-        with disk_that_takes_no_large_file():
+        with no_large_file(only_worker()):
             failed = mgr.save(step=2, rng=True, model={"w": noise(3, 1000)}, optimizer={"m": noise(4)}, n=2)
             assert failed.exception() is not None
         with pytest.raises(SaveFailed):
@@ -278,17 +293,3 @@ def test_c5_model_optimizer_and_generators_are_one_commit(root: Path) -> None:
         assert torch.equal(loaded["optimizer"]["m"], noise(2))
         with pytest.raises(NotFound):
             mgr.load("step:2")
-
-
-def test_work_that_ends_its_thread_fails_its_future_only() -> None:
-    saves = SaveThread()
-    try:
-        future = saves.submit(lambda: exec("raise SystemExit(3)"), 5)
-        with pytest.raises(SaveFailed, match="step 5 failed: SystemExit: 3"):
-            future.result()
-        assert saves.submit(lambda: "ok", 6).result() == "ok"
-        saves.wait()
-        assert saves.take_failure() is future.exception()
-        assert saves.take_failure() is None
-    finally:
-        saves.close()

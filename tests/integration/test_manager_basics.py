@@ -208,14 +208,33 @@ def test_a_branch_that_moved_is_no_reason_to_lose_a_save(root: Path) -> None:
         assert mgr.load_latest()["x"] == 102
 
 
-def test_a_new_branch_in_an_old_store_begins_at_nothing(root: Path) -> None:
+def test_a_new_branch_in_an_old_store_begins_at_nothing_and_says_so(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with CheckpointManager(root) as mgr:
         mgr.save(step=5, x=1)
     with CheckpointManager(root, branch="second-run") as mgr:
         assert mgr.resume(x=None) == 0
+        assert "'second-run' has no commit yet" in caplog.text
+        assert "the store has: main" in caplog.text
         mgr.save(step=0, x=2)
         assert [snapshot.step for snapshot in mgr.list_snapshots()] == [0]
         assert mgr.load("main")["x"] == 1
+
+
+def test_a_mistyped_branch_does_not_begin_a_run_anew(root: Path) -> None:
+    with CheckpointManager(root) as mgr:
+        mgr.save(step=5, x=1)
+        with pytest.raises(NotFound, match="no branch 'mian'; there are: main"):
+            mgr.resume(branch="mian", x=None)
+        assert mgr.bound_branch == "main"
+
+
+def test_a_run_in_an_empty_store_begins_without_a_word(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with CheckpointManager(root) as mgr:
+        assert mgr.resume(x=None) == 0
+        assert mgr.resume(branch="other", x=None) == 0
+    assert not caplog.text
 
 
 def test_log_and_snapshots_tell_what_was_saved(root: Path) -> None:
@@ -377,7 +396,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_copied(root: Path, 
     given = dict(refused)
     payload = given.pop("payload")
     with CheckpointManager(root) as mgr:
-        mgr._recorder._staging = None  # type: ignore[assignment]
+        mgr._staging._threads = None  # type: ignore[assignment]
         with pytest.raises(Incompatible):
             mgr.save(None, payload, **given)
 

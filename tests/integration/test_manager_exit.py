@@ -15,13 +15,15 @@ PROJECT = Path(__file__).parents[2]
 PRELUDE = """
 import os, resource, sys, torch
 from moonclip import CheckpointManager
+from tests.workers import await_save, refs_held, workers
 
 root = sys.argv[1]
 mgr = CheckpointManager(root)
 x = torch.full((2_000_000,), 5.0) + torch.arange(2_000_000)
 
 def no_large_file():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    for pid in (os.getpid(), *workers()):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
 """
 
 
@@ -70,7 +72,8 @@ def test_b10_so_it_is_inside_a_function_that_keeps_no_reference(tmp_path: Path) 
 @pytest.mark.parametrize("ending", ["", "raise ValueError('training broke')", "del mgr"])
 def test_b10_a_save_that_is_lost_is_told_and_so_does_the_exit_code(tmp_path: Path, ending: str) -> None:
     script = f"""
-mgr.save(step=8, x=x).result()
+mgr.save(step=7, x=x).result()
+mgr.save(step=8, x=x).result()  # both arenas are made, which are files as well
 print("buffered, and not to be lost", end="")
 no_large_file()
 mgr.save(step=9, x=torch.randn(2_000_000))
@@ -84,8 +87,21 @@ mgr.save(step=9, x=torch.randn(2_000_000))
     require_step(tmp_path / "store", 8)
 
 
+def test_b10_so_it_is_where_there_is_no_stderr_to_tell_it(tmp_path: Path) -> None:
+    script = """
+    mgr.save(step=7, x=x).result()
+    mgr.save(step=8, x=x).result()
+    no_large_file()
+    mgr.save(step=9, x=torch.randn(2_000_000))
+    sys.stdout = sys.stderr = None
+    """
+    assert run(tmp_path / "store", script).returncode == 1
+    require_step(tmp_path / "store", 8)
+
+
 def test_b10_a_failure_that_was_told_does_not_spoil_the_exit_code(tmp_path: Path) -> None:
     script = """
+    mgr.save(step=7, x=x).result()
     no_large_file()
     mgr.save(step=9, x=torch.randn(2_000_000))
     try:
@@ -122,12 +138,32 @@ def test_b10_a_save_of_an_exit_handler_that_runs_after_the_drain_is_written(tmp_
     require_step(tmp_path / "store", 9)
 
 
+def test_b10_what_a_callback_saves_elsewhere_at_the_very_end_is_drained(tmp_path: Path) -> None:
+    script = """
+    import threading, traceback
+    from pathlib import Path
+    main = threading.get_ident()
+    def on_done(_):
+        while "drain" not in [at.name for at in traceback.extract_stack(sys._current_frames()[main])]: pass
+        first, second = (CheckpointManager(root, branch="other") for _ in range(2))
+        first.save(step=8, x=x).result()
+        second.save(step=9, x=x)  # refused: the branch has moved
+    with refs_held(Path(root)):  # else it may be done before, and the callback runs here
+        mgr.save(step=1, x=x).add_done_callback(on_done)
+    """
+    done = run(tmp_path / "store", script)
+    assert done.returncode == 1
+    assert "step 9" in done.stderr and "not committed" in done.stderr
+
+
 def test_b10_a_late_save_that_is_lost_is_told(tmp_path: Path) -> None:
     script = """
     import atexit
     mgr.close()
-    atexit.register(lambda: (no_large_file(), late.save(step=9, x=x)))
+    atexit.register(lambda: (no_large_file(), late.save(step=9, x=torch.randn(2_000_000))))
     late = CheckpointManager(root)
+    late.save(step=7, x=x).result()
+    late.save(step=8, x=x).result()
     """
     done = run(tmp_path / "store", script)
     assert done.returncode == 1

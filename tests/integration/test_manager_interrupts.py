@@ -1,7 +1,9 @@
 """Saves that are cut short, closed upon or end oddly: what comes after them is right, and nobody waits for ever."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +11,17 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager, MoonclipError, SaveFailed
-from moonclip.saver import SaveThread
-from moonclip.staging import Staging
+from moonclip.capture.staging import Staging
+from moonclip.recording import Wish
 from store.refs import NotDurable
 from store.repository import Repository
-
-PATIENCE_S = 60
-"""How long something may take that, without the fix, never ends."""
+from store.worker.client import Client
+from tests.workers import PATIENCE_S, await_save, becomes_true, kill, no_large_file, only_worker, refs_held
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
-
-
-@pytest.fixture
-def saves() -> Iterator[SaveThread]:
-    saves = SaveThread()
-    yield saves
-    saves.close()
 
 
 def ends(function: Callable[[], object]) -> bool:
@@ -43,23 +37,23 @@ def filled(value: int) -> dict[str, torch.Tensor]:
 
 
 def interrupted_after(real: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
-        real(*args)
+    def call(*args: Any, **named: Any) -> Any:
+        real(*args, **named)
         raise KeyboardInterrupt
 
     return call
 
 
-def interrupted(*args: Any) -> Any:
+def interrupted(*args: Any, **named: Any) -> Any:
     raise KeyboardInterrupt
 
 
 INTERRUPTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "while items are made": lambda patch: patch.setattr("moonclip.staging._item", interrupted),
-    "while tensors are copied": lambda patch: patch.setattr("moonclip.staging._copy", interrupted),
+    "while items are made": lambda patch: patch.setattr("moonclip.capture.staging._inputs", interrupted),
+    "while tensors are copied": lambda patch: patch.setattr("moonclip.capture.copying.Copier._move", interrupted),
     "after the swap": lambda patch: patch.setattr(Staging, "capture", interrupted_after(Staging.capture)),
-    "before the hand-over": lambda patch: patch.setattr(SaveThread, "submit", interrupted),
-    "after the hand-over": lambda patch: patch.setattr(SaveThread, "submit", interrupted_after(SaveThread.submit)),
+    "before the hand-over": lambda patch: patch.setattr(Client, "submit", interrupted),
+    "after the hand-over": lambda patch: patch.setattr(Client, "submit", interrupted_after(Client.submit)),
 }
 
 
@@ -82,76 +76,69 @@ def test_after_an_interrupt_what_is_saved_is_what_is_stored(
         assert all(torch.equal(found[name], tensor) for name, tensor in filled(step).items())
 
 
-def test_a_save_that_was_handed_over_but_not_announced_is_found_by_whoever_waits(saves: SaveThread) -> None:
-    real, written = saves._wakeups, list[int]()
+def test_a_save_that_was_handed_over_but_not_announced_is_found_by_whoever_waits(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CheckpointManager(root) as mgr:
+        mgr.save(step=0, x=filled(0)).result()
+        real = Client._wake
 
-    class Interrupted:
-        def put(self, _: object) -> None:
+        def interrupted_once(client: Client) -> None:
+            monkeypatch.setattr(Client, "_wake", real)
             raise KeyboardInterrupt
 
-    def work() -> str:
-        written.append(1)
-        return "id"
+        client = mgr._recorder._client
+        assert client is not None
+        job = mgr._recorder._captured(*_asked(mgr, 1))
+        monkeypatch.setattr(Client, "_wake", interrupted_once)
+        with pytest.raises(KeyboardInterrupt):
+            client.submit(job)
+        assert ends(client.wait)
+        assert torch.equal(mgr.load("step:1")["x"]["w"], filled(1)["w"])
 
-    saves._wakeups = Interrupted()  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        saves.submit(work, 1)
-    saves._wakeups = real
-    assert ends(saves.wait)
-    assert written == [1]
+
+def _asked(mgr: CheckpointManager, step: int) -> tuple[Any, ...]:
+    wish = Wish({"x": filled(step)}, step=step)
+    return wish, *mgr._recorder._described(wish)
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_callback_that_ends_with_an_error_costs_no_save(
-    saves: SaveThread, error: type[BaseException], fails: bool
-) -> None:
-    released = threading.Event()
-
-    def work() -> str:
-        released.wait()
-        if fails:
-            raise OSError
-        return "first"
-
+def test_a_callback_that_ends_with_an_error_costs_no_save(root: Path, error: type[BaseException], fails: bool) -> None:
     def on_done(_: object) -> None:
         raise error
 
-    future = saves.submit(work, 1)
-    future.add_done_callback(on_done)
-    released.set()
-    assert ends(saves.wait)
-    assert saves.submit(lambda: "second", 2).result(PATIENCE_S) == "second"
-    assert (saves.take_failure() is not None) == fails
+    with CheckpointManager(root) as mgr, ExitStack() as fault:
+        if fails:
+            fault.enter_context(no_large_file(only_worker()))
+        with refs_held(root):
+            mgr.save(step=1, x=torch.randn(1_000_000)).add_done_callback(on_done)
+        assert ends(mgr._recorder.wait)
+        fault.close()
+        assert (mgr._recorder._taken_failure() is not None) == fails
+        assert mgr.save(step=2, x=filled(2)).result(PATIENCE_S)
 
 
-def test_a_failure_is_told_to_one_of_those_who_ask_at_once(saves: SaveThread) -> None:
-    told: list[SaveFailed | None] = []
+def test_a_failure_is_told_to_one_of_those_who_ask_at_once(root: Path) -> None:
+    told: list[SaveFailed] = []
+    start = threading.Barrier(8)
 
-    class Raced(list[SaveFailed]):
-        """Another thread asks between the look and the taking."""
+    def ask() -> None:
+        start.wait()
+        try:
+            mgr.flush()
+        except SaveFailed as failure:
+            told.append(failure)
 
-        has_raced = False
-
-        def __len__(self) -> int:
-            length = super().__len__()
-            if not self.has_raced:
-                self.has_raced = True
-                other.start()
-                other.join(0.2)
-            return length
-
-    other = threading.Thread(target=lambda: told.append(saves.take_failure()))
-    saves._failures = Raced([SaveFailed("one")])
-    told.append(saves.take_failure())
-    other.join()
-    assert sorted(failure is None for failure in told) == [False, True]
-
-
-def test_nothing_is_handed_over_to_a_thread_that_was_told_to_end(saves: SaveThread) -> None:
-    saves.close()
-    with pytest.raises(MoonclipError, match="told to end"):
-        saves.submit(lambda: "lost", 1)
+    with CheckpointManager(root) as mgr:
+        with no_large_file(only_worker()):
+            assert mgr.save(step=1, x=torch.randn(1_000_000)).exception() is not None
+        askers = [threading.Thread(target=ask) for _ in range(8)]
+        for asker in askers:
+            asker.start()
+        for asker in askers:
+            asker.join()
+        assert len(told) == 1
 
 
 def test_closing_waits_for_the_save_that_another_thread_is_in(root: Path) -> None:
@@ -184,7 +171,6 @@ def test_closing_waits_for_the_save_that_another_thread_is_in(root: Path) -> Non
 
 def test_a_callback_cannot_close(root: Path) -> None:
     refused: list[str] = []
-    released = threading.Event()
 
     def close(_: object) -> None:
         with pytest.raises(MoonclipError) as error:
@@ -192,10 +178,8 @@ def test_a_callback_cannot_close(root: Path) -> None:
         refused.append(str(error.value))
 
     with CheckpointManager(root) as mgr:
-        assert mgr._recorder._thread is not None
-        future = mgr._recorder._thread.submit(lambda: str(released.wait()), None)
-        future.add_done_callback(close)
-        released.set()
+        with refs_held(root):
+            mgr.save(step=0, x=1).add_done_callback(close)
         mgr.flush()
         mgr.save(step=1, x=1).result()
     assert len(refused) == 1
@@ -213,28 +197,64 @@ def test_a_commit_that_was_made_by_a_save_that_failed_is_gone_on_from(
         real(repo, request)
         raise error
 
-    with CheckpointManager(root) as mgr:
+    with CheckpointManager(root, async_save=False) as mgr:
         for step in (0, 2):
-            with monkeypatch.context() as patch:
+            with monkeypatch.context() as patch, pytest.raises(type(error)):
                 patch.setattr(Repository, "save", failing)
-                assert mgr.save(step=step, metadata={"loss": 0.5}, x=filled(step)).exception() is not None
-            with pytest.raises(SaveFailed):
-                mgr.flush()
+                mgr.save(step=step, metadata={"loss": 0.5}, x=filled(step))
             mgr.save(step=step + 1, x=filled(step + 1)).result()
-        assert list(mgr.branches()) == ["main"]
-        assert [snapshot.step for snapshot in mgr.list_snapshots()] == [0, 1, 2, 3]
-        assert all(torch.equal(mgr.load(f"step:{n}")["x"]["w"], filled(n)["w"]) for n in range(4))
+        require_line(mgr)
 
 
-def test_somebody_elses_commit_is_not_gone_on_from(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(repo: Repository, request: Any) -> Any:
-        raise OSError(5, "too early")
+def require_line(mgr: CheckpointManager) -> None:
+    assert list(mgr.branches()) == ["main"]
+    assert [snapshot.step for snapshot in mgr.list_snapshots()] == [0, 1, 2, 3]
+    assert all(torch.equal(mgr.load(f"step:{n}")["x"]["w"], filled(n)["w"]) for n in range(4))
 
-    with CheckpointManager(root) as mgr, CheckpointManager(root) as other:
+
+@contextmanager
+def endless(path: Path) -> Iterator[None]:
+    """A file that whoever opens it waits for; nobody does any more once the block has ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # there is nobody
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        path.unlink()
+
+
+def test_a_commit_whose_worker_died_before_it_could_tell_is_gone_on_from(root: Path) -> None:
+    """It dies between the branch's move and the tag's, waiting for the tag's file."""
+    with CheckpointManager(root) as mgr:
+        client = mgr._recorder._client
+        assert client is not None
+        for step in (0, 2):
+            mgr.flush()
+            assert becomes_true(lambda: client._worker and client._worker.is_ready)  # starting, it reads all refs
+            before = mgr.head
+            with endless(root / "refs" / "tags" / f"trap{step}"):
+                future = mgr.save(f"trap{step}", step=step, overwrite=True, metadata={"loss": 0.5}, x=filled(step))
+                assert becomes_true(lambda before=before: mgr.head != before)
+                kill(only_worker())
+                assert isinstance(future.exception(PATIENCE_S), SaveFailed)
+            with pytest.raises(SaveFailed, match="SIGKILL"):
+                mgr.save(step=step + 1, x=filled(step + 1))
+        require_line(mgr)
+
+
+def test_somebody_elses_commit_is_not_gone_on_from(root: Path) -> None:
+    with CheckpointManager(root) as mgr, CheckpointManager(root, async_save=False) as other:
+        mgr.save(step=6, x=1).result()
+        other.resume(x=None)
         tip = other.save(step=7, x=1).result()
-        with monkeypatch.context() as patch:
-            patch.setattr(Repository, "save", failing)
-            assert mgr.save(step=8, x=1).exception() is not None
+        worker = only_worker()
+        with refs_held(root):
+            failed = mgr.save(step=8, x=1)
+            await_save(root)
+            kill(worker)
+            assert isinstance(failed.exception(PATIENCE_S), SaveFailed)
         with pytest.raises(SaveFailed):
             mgr.flush()
         assert isinstance(mgr.save(step=9, x=1).exception(), SaveFailed)

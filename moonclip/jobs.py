@@ -1,0 +1,133 @@
+"""A save between its capture and its commit, and the Future that its caller holds."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from store.arenas import Arena
+from store.errors import MoonclipError, NotUnchanged, SaveFailed
+from store.ids import CommitId
+from store.saving import SaveRequest
+from store.worker.messages import Order, Outcome
+
+from .binding import Binding
+from .capture.capturing import Capture
+
+
+class SaveFuture(Future[str]):
+    """The commit's hex id once it is durable. It cannot be cancelled.
+
+    Attributes:
+        profile: where the time went, in seconds by phase, complete once it is done: ``wait`` (for the save before),
+            ``flatten`` and ``capture`` as they blocked the caller, ``written`` from the hand-over until the save was
+            durable; beside these, the engine's own phases.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.profile: dict[str, float] = {}
+        self.set_running_or_notify_cancel()
+
+
+@dataclass(slots=True)
+class SaveJob:
+    """A save that is to be made.
+
+    Attributes:
+        binding: its branch and tip when it is made: the save before may still move them.
+        request: what to commit, without items.
+        capture: the items.
+        last: commit of the last save, if its arena still holds what was committed then.
+        tag: name of a tag to put on the commit.
+        overwrite: whether that tag may be moved.
+        on_commit: told of the commit.
+        on_failure: told of what went wrong, before the Future is.
+        submit: has a save made in the background.
+        future: what the caller holds.
+    """
+
+    binding: Binding
+    request: SaveRequest
+    capture: Capture
+    last: CommitId | None
+    tag: str | None
+    overwrite: bool
+    on_commit: Callable[[CommitId], None]
+    on_failure: Callable[[SaveFailed], None]
+    submit: Callable[["SaveJob"], None]
+    future: SaveFuture = field(default_factory=SaveFuture)
+    _handed_over_ns: int = 0
+
+    def order(self) -> tuple[Order, Arena]:
+        """Wait until the state is captured.
+
+        Returns:
+            What to save, and the arena that it lies in.
+
+        Raises:
+            StateChanged: a tensor was altered before it was copied.
+            BaseException: whatever else ended the copying.
+        """
+        self.capture.wait()
+        self._handed_over_ns = time.perf_counter_ns()
+        self.request = replace(self.request, items=self.capture.items, parent=self.binding.tip)
+        arena = self.capture.arena
+        last = self.last if self.capture.keeps_last else None
+        return Order(self.request, arena.number, last, self.tag, self.overwrite), arena
+
+    def settle(self, outcome: Outcome) -> None:
+        """Tell whoever waits what became of it.
+
+        A save that was refused because the store no longer has what it calls unchanged is made again, with the bytes.
+        """
+        if isinstance(outcome.error, NotUnchanged) and self.capture.fill is not None:
+            try:
+                self.capture.fill()
+                self.submit(self)
+                return
+            except BaseException as error:  # noqa: BLE001 - belongs to the Future, as whatever ends a save
+                outcome = Outcome(error=error)
+        self.conclude(outcome)
+        if outcome.error is None:
+            assert outcome.commit is not None
+            self.future.set_result(outcome.commit.hex())
+            return
+        failure = failure_of(self.request.step, outcome.error)
+        self.on_failure(failure)
+        self.future.set_exception(failure)
+
+    def conclude(self, outcome: Outcome) -> None:
+        """Draw the conclusions for the saves that follow."""
+        if outcome.commit is not None:
+            self.binding.tip = outcome.commit
+            self.on_commit(outcome.commit)
+        elif outcome.error is not None:
+            self.binding.follow(self.request, outcome.error)
+        profile = self.future.profile
+        if self._handed_over_ns:
+            profile["written"] = (time.perf_counter_ns() - self._handed_over_ns) / 1e9
+        profile |= outcome.seconds
+        if os.environ.get("MOONCLIP_PROFILE", "0") != "0":
+            with suppress(OSError, ValueError):  # nobody reads it; the Future's callers still wait
+                _print_profile(self.request.step, profile)
+
+
+def failure_of(step: int | None, error: BaseException) -> SaveFailed:
+    """What is told of a save that failed."""
+    what = "a save without a step" if step is None else f"the save of step {step}"
+    reason = str(error) if isinstance(error, MoonclipError) else f"{type(error).__name__}: {error}"
+    failure = SaveFailed(f"{what} failed: {reason}", step=step)
+    failure.__cause__ = error
+    return failure
+
+
+def _print_profile(step: int | None, profile: dict[str, float]) -> None:
+    if sys.stderr is None:  # print would take stdout for it
+        return
+    title = "a save" if step is None else f"the save of step {step}"
+    lines = [f"moonclip: {title}", *(f"  {phase:10} {seconds:9.4f} s" for phase, seconds in profile.items())]
+    print("\n".join(lines), file=sys.stderr, flush=True)

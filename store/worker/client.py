@@ -1,0 +1,250 @@
+"""The trainer's side of the worker: a thread that hands saves over, one after another, and hears what becomes of them.
+
+The thread is a daemon that is started with its client: executors refuse work once the interpreter shuts down, and
+Python 3.12 refuses new threads then, yet the save that a script's last line queued must still be written.
+"""
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from subprocess import SubprocessError
+from typing import Final, Protocol
+
+from .. import kernels
+from ..arenas import Arena
+from ..errors import MoonclipError, WorkerEnded
+from ..limits import WORKER_STARTS
+from ..repository import Repository
+from .committing import Committer
+from .messages import Order, Outcome
+from .process import WorkerProcess
+
+_log = logging.getLogger("store")
+
+_LOOK_SECONDS: Final = 0.5
+"""How often an idle worker is heard: what it logs, and whether it is there."""
+
+
+class Job(Protocol):
+    """A save, as whoever asks for it knows it. Its methods are called in the client's thread."""
+
+    def order(self) -> tuple[Order, Arena]:
+        """Wait until the state is captured; what to save, and the arena it lies in. Raises what ended the capture."""
+        ...
+
+    def settle(self, outcome: Outcome) -> None:
+        """Hear what became of it."""
+        ...
+
+
+class Client:
+    """Has saves made by a worker process; without one, in this process, where it cannot be started.
+
+    Thread-safe. It belongs to the process that made it: a forked child has its memory, but not its thread.
+
+    Args:
+        repo: the store, as it is opened here.
+
+    Raises:
+        RuntimeError: there is no thread to be had.
+    """
+
+    def __init__(self, repo: Repository) -> None:
+        self._pid = os.getpid()
+        self._repo = repo
+        self._here = Committer(repo)
+        self._pending: deque[Job] = deque()  # the first of them is the one under way
+        self._changed = threading.Condition()
+        self._wakings: SimpleQueue[None] = (
+            SimpleQueue()
+        )  # in an interrupt, too, one may put something in, and only here
+        self._after: Callable[[], None] | None = None
+        self._failed_starts = 0
+        self._is_drained = False
+        self._worker = self._started()
+        self._thread = threading.Thread(target=self._loop, name="moonclip-client", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # there is none to be had, or the interpreter is shutting down
+            if self._worker is not None:
+                self._worker.close()
+            raise
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this is a forked child of the process that made the client."""
+        return self._pid != os.getpid()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in this very thread: in a callback of a Future."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the process is ending: saves are made at once, in their caller's time."""
+        return self._is_drained
+
+    def submit(self, job: Job) -> None:
+        """Have a save made. Callers bound the queue: they :meth:`wait` before they capture the next one.
+
+        Returns at once; where there can be no worker, when it is made.
+
+        Raises:
+            MoonclipError: the client was told to end.
+        """
+        if self._is_drained or self._failed_starts >= WORKER_STARTS:
+            job.settle(self._made_here(job))
+            return
+        if self._after is not None and not self.is_current:  # a save that was asked for in time may be made anew
+            raise MoonclipError("no save can be handed over any more: the worker was told to end")
+        # One step: before it an interrupt finds nothing handed over, after it a save that the next waking starts.
+        self._pending.append(job)
+        self._wake()
+
+    def wait(self) -> None:
+        """Wait until every save that was handed over has ended. Raises nothing for those that failed.
+
+        A forked child waits for nothing: those saves are its parent's. Nor does a Future's callback, which runs
+        in the very thread it would wait for.
+        """
+        if self.is_foreign or self.is_current:
+            return
+        self._wake()  # for a save whose handing over was interrupted before it woke the thread
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending)
+
+    def stop(self, after: Callable[[], None]) -> None:
+        """Have worker and thread end once all is written, and call ``after`` then. Does not wait, takes no lock.
+
+        This is all a garbage collector may do: it can run in any thread, in the middle of anything.
+        """
+        if not self.is_foreign:
+            self._after = after
+            self._wake()
+
+    def close(self) -> None:
+        """Wait for all saves, then end worker and thread."""
+        if self.is_foreign or not self._thread.is_alive():
+            return
+        self.wait()
+        self.stop(_nothing)
+        if not self.is_current:
+            self._thread.join()
+
+    def drain(self) -> None:
+        """Close, as the last act of the process: what other exit handlers save after this is made here, at once.
+
+        The thread must be gone when the interpreter goes: one that is just freeing tensors then aborts the process.
+        """
+        self.close()
+        self._is_drained = True
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        kernels.prepare()  # copies and loads here are faster with them
+        while self._after is None or self._pending:
+            self._rest()
+            while self._pending:
+                self._make_first()
+        try:
+            if self._worker is not None:
+                self._worker.close()
+        finally:
+            self._after()
+
+    def _rest(self) -> None:
+        """Until there is something to do."""
+        is_woken = False
+        while not is_woken:
+            with suppress(Empty):
+                self._wakings.get(timeout=_LOOK_SECONDS if self._worker is not None else None)
+                is_woken = True
+            self._hear_worker()
+
+    def _hear_worker(self) -> None:
+        """What an idle worker has to say. One that has ended costs no save: the next one starts another."""
+        if self._worker is None:
+            return
+        try:
+            self._worker.hear()
+            self._worker.forget_dropped_arenas()
+        except WorkerEnded as error:
+            if self._lose_worker(error):
+                _log.warning("%s; it was idle, the next save starts another", error)
+        except Exception:  # noqa: BLE001 - a message may be lost, this thread has to go on
+            _log.exception("something that the worker had to say was lost")
+
+    def _make_first(self) -> None:
+        job = self._pending[0]
+        try:
+            job.settle(self._made(job))
+        except BaseException:  # noqa: BLE001 - a callback may exit or interrupt; the next save needs this thread
+            _log.exception("a callback of a save's Future ended with an error")
+        finally:
+            del job  # it holds an arena
+            with self._changed:  # only now: who has waited finds the Future done
+                self._pending.popleft()
+                self._changed.notify_all()
+
+    def _made(self, job: Job) -> Outcome:
+        try:
+            order, arena = job.order()
+            return self._made_by_worker(order, arena) or self._here.commit(order, arena.memory)
+        except BaseException as error:  # noqa: BLE001 - whatever ends a save belongs to its Future; the thread lives on
+            return Outcome(error=error)
+
+    def _made_by_worker(self, order: Order, arena: Arena) -> Outcome | None:
+        """What a worker made of it; ``None`` if none has started."""
+        self._hear_worker()  # it may have ended while the state was captured
+        self._worker = worker = self._worker or self._started()
+        if worker is None:
+            return None
+        try:
+            return worker.save(order, arena)
+        except WorkerEnded as error:
+            return Outcome(error=error) if self._lose_worker(error) else None
+
+    def _made_here(self, job: Job) -> Outcome:
+        """In the caller's thread, which an interrupt may reach."""
+        try:
+            order, arena = job.order()
+            return self._here.commit(order, arena.memory)
+        except BaseException as error:
+            job.settle(Outcome(error=error))
+            raise
+
+    # --- the worker -------------------------------------------------------------------------------------------------
+
+    def _started(self) -> WorkerProcess | None:
+        try:
+            return WorkerProcess.start(self._repo.layout.root, self._repo.threads.count)
+        except (OSError, SubprocessError) as error:
+            self._count_failed_start(error)
+            return None
+
+    def _lose_worker(self, error: WorkerEnded) -> bool:
+        """After the worker's end: whether it had ever been ready."""
+        worker, self._worker = self._worker, None
+        if worker is not None and worker.is_ready:
+            self._failed_starts = 0
+            return True
+        self._count_failed_start(error)
+        return False
+
+    def _count_failed_start(self, error: Exception) -> None:
+        self._failed_starts += 1
+        if self._failed_starts == WORKER_STARTS:
+            _log.warning("saves are made by the training process itself, since no worker can be started: %s", error)
+
+    def _wake(self) -> None:
+        self._wakings.put(None)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,108 @@
+"""The worker's loop: it makes the saves that its trainer hands over, until there are no more or the trainer is gone.
+
+What was handed over is finished even if the trainer is gone: its state was captured whole, and a run that died needs
+it more than any other.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import socket
+from pathlib import Path
+
+import numpy as np  # noqa: F401 - what the first save needs is loaded before it comes
+
+from .. import codec, kernels  # noqa: F401 - the codec likewise
+from ..arenas import Arena
+from ..repository import Repository
+from .channel import Channel
+from .committing import Committer
+from .messages import Close, Forget, Log, Outcome, Ready, Save, told, unpacked
+from .peers import Peer
+
+
+class Worker:
+    """One trainer's worker.
+
+    Args:
+        repo: the store.
+        channel: leads to the trainer.
+        trainer: says when it is gone.
+    """
+
+    def __init__(self, repo: Repository, channel: Channel, trainer: Peer) -> None:
+        self._committer = Committer(repo)
+        self._channel = channel
+        self._trainer = trainer
+        self._arenas: dict[int, Arena] = {}
+
+    def run(self) -> None:
+        """Make saves until told to end, or the trainer is gone and everything it handed over is done."""
+        self._tell(Ready())
+        kernels.prepare()  # off everybody's way: a machine that has none yet has a while until the first save
+        while self._trainer.wait((self._channel.fileno(), select.POLLIN)):
+            received = self._channel.receive()
+            if received is None:
+                return
+            message, fds = received
+            if isinstance(message, Close):
+                return
+            if isinstance(message, Save):
+                self._save(message, fds)
+            elif isinstance(message, Forget):
+                self._forget(message.arenas)
+
+    def _save(self, message: Save, fds: list[int]) -> None:
+        try:
+            outcome = self._made(message, fds)
+        except Exception as error:  # noqa: BLE001 - it belongs to this save; the next one needs this process
+            outcome = Outcome(error=error)
+        self._tell(told(outcome))
+
+    def _tell(self, message: object) -> None:
+        with contextlib.suppress(BrokenPipeError):  # nobody is left to be told, but what it handed over is still here
+            self._channel.send(message)
+
+    def _made(self, message: Save, fds: list[int]) -> Outcome:
+        order = unpacked(message.order)
+        if fds:
+            self._arenas[order.arena] = Arena.adopt(order.arena, fds[0], message.arena_bytes)
+        return self._committer.commit(order, self._arenas[order.arena].memory)
+
+    def _forget(self, arenas: tuple[int, ...]) -> None:
+        self._committer.forget(arenas)
+        for number in arenas:
+            self._arenas.pop(number, None)
+
+
+class _ToTrainer(logging.Handler):
+    """Sends the log to the trainer, which knows what to do with it."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            self._channel.send(Log(record.name, record.levelno, self.format(record)))
+
+
+def main(root: str, *numbers: str) -> None:
+    """Run the worker.
+
+    Args:
+        root: the store.
+        numbers: threads that encode; descriptors of the socket and of the trainer's pidfd (or -1); the trainer's
+            process id; the least level of what is logged.
+    """
+    thread_count, socket_fd, pidfd, trainer_pid, level = map(int, numbers)
+    for fd in (socket_fd, pidfd):
+        if fd >= 0:
+            os.set_inheritable(fd, False)
+    trainer = Peer(pidfd, lambda: os.getppid() != trainer_pid)
+    channel = Channel(socket.socket(fileno=socket_fd), trainer)
+    logging.basicConfig(level=level, handlers=[_ToTrainer(channel)], format="%(message)s")
+    logging.captureWarnings(capture=True)
+    with Repository.open(Path(root), thread_count=thread_count) as repo:
+        Worker(repo, channel, trainer).run()
