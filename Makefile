@@ -20,9 +20,8 @@ test: setup  ## run the whole test suite
 demo: setup  ## train, kill, resume, branch: see what it does (under 4 minutes)
 	$(BIN)/python -m tools.demo
 
-bench: setup $(PEERS)/.ready  ## measure sizes and speeds beside the peers
-	$(BIN)/python -m tools.bench size
-	$(BIN)/python -m tools.bench codec
+bench: setup $(PEERS)/.ready  ## measure everything beside the peers (under 40 minutes)
+	$(BIN)/python -m tools.bench all
 
 lint: setup  ## check style and the layers
 	$(BIN)/ruff check .

@@ -126,11 +126,19 @@ class Training:
         learning_rate: at its peak.
         seed: of everything random.
         shape: sizes.
+        threads: threads that torch computes with.
     """
 
-    def __init__(self, learning_rate: float = 6e-4, *, seed: int = 0, shape: Shape | None = None) -> None:
+    def __init__(
+        self,
+        learning_rate: float = 6e-4,
+        *,
+        seed: int = 0,
+        shape: Shape | None = None,
+        threads: int = THREAD_COUNT,
+    ) -> None:
         shape = shape or Shape()
-        torch.set_num_threads(THREAD_COUNT)
+        torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(mode=True)
         torch.manual_seed(seed)
         self._shape = shape
@@ -141,15 +149,24 @@ class Training:
 
     def step(self) -> float:
         """Train on one batch; returns its loss, nats per byte."""
+        loss = self.learn()
+        self.update()
+        return loss
+
+    def learn(self) -> float:
+        """The first half of a step: gradients of one batch; returns its loss."""
         starts = torch.randint(len(self.text) - self._shape.context, (self._shape.batch, 1))
         batch = self.text[starts + torch.arange(self._shape.context + 1)].long()
         logits = self.model(batch[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def update(self) -> None:
+        """The other half: the optimizer's and the scheduler's step."""
         self.optimizer.step()
         self.scheduler.step()
-        return loss.item()
 
 
 def _warm_up_and_decay(step: int) -> float:

@@ -1,16 +1,65 @@
-"""``python -m tools.bench size`` and ``python -m tools.bench codec``."""
+"""``python -m tools.bench save|cold|load|memory|size|codec|scale``, or ``all``."""
 
+import signal
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import click
 
-from . import codec, size
+from . import codec, cold, load, memory, save, scale, size
+from .peers import PEERS
 from .report import Bench
+from .workloads import WORKLOADS
+
+_rounds = click.option("--rounds", default=2, show_default=True, help="Processes of each library.")
+_workload = click.option("--workload", type=click.Choice(list(WORKLOADS)), default="dense", show_default=True)
+
+
+def _peers(names: Sequence[str]) -> Callable[..., Any]:
+    default = ",".join(names)
+    return click.option("--peers", default=default, show_default=True, help="Which libraries, separated by commas.")
 
 
 @click.group()
 def benches() -> None:
     """Measure, print a table, keep the figures as JSON under .cache/bench/results. Exit code 1 if a bar is missed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was begun is removed
+
+
+@benches.command("save")
+@_workload
+@_peers(save.ALL)
+@_rounds
+def save_command(workload: str, peers: str, rounds: int) -> None:
+    """What saves cost a training run, in time, processor time, memory and bytes."""
+    _finish(save.measure(workload, _named(peers), rounds))
+
+
+@benches.command("cold")
+@_workload
+@_peers(cold.DEFAULT)
+@_rounds
+def cold_command(workload: str, peers: str, rounds: int) -> None:
+    """The first saves of a process on a machine where the kernels were never compiled."""
+    _finish(cold.measure(workload, _named(peers), rounds))
+
+
+@benches.command("load")
+@_workload
+@_peers(load.ALL)
+@_rounds
+def load_command(workload: str, peers: str, rounds: int) -> None:
+    """How long loads into live tensors take, of a full save and of one at the end of a chain."""
+    _finish(load.measure(workload, _named(peers), rounds))
+
+
+@benches.command("memory")
+@_peers(memory.DEFAULT)
+@click.option("--saves", default=memory.SAVE_COUNT, show_default=True, type=click.IntRange(min=memory.LOOK_COUNT))
+def memory_command(peers: str, saves: int) -> None:
+    """Whether two hundred saves need more memory than twenty."""
+    _finish(memory.measure(_named(peers), saves))
 
 
 @benches.command("size")
@@ -25,10 +74,49 @@ def codec_command() -> None:
     _finish(codec.measure())
 
 
+@benches.command("scale")
+def scale_command() -> None:
+    """What a save, listing, describing and opening cost at 10,000 commits and a million objects, beside 10 commits."""
+    _finish(scale.measure())
+
+
+@benches.command("all")
+def all_command() -> None:
+    """Everything, as ``make bench`` does."""
+    outcomes = [_reported(measured) for measured in _EVERYTHING]
+    sys.exit(0 if all(outcomes) else 1)
+
+
+_EVERYTHING: Final[tuple[Callable[[], Bench], ...]] = (
+    lambda: save.measure("dense", save.ALL, 2),
+    lambda: save.measure("tiny", save.FEW, 1),
+    lambda: cold.measure("dense", cold.DEFAULT, 1),
+    lambda: load.measure("dense", load.ALL, 1),
+    lambda: memory.measure(memory.DEFAULT),
+    size.measure,
+    codec.measure,
+    scale.measure,
+)
+
+
+def _named(peers: str) -> list[str]:
+    names = [name.strip() for name in peers.split(",") if name.strip()]
+    for name in names:
+        if name not in PEERS:
+            raise click.BadParameter(f"{name!r} is none of {', '.join(PEERS)}")
+    return names
+
+
 def _finish(bench: Bench) -> None:
+    sys.exit(0 if _reported(lambda: bench) else 1)
+
+
+def _reported(measured: Callable[[], Bench]) -> bool:
+    """Show and keep what a bench finds; whether its bars are met."""
+    bench = measured()
     bench.show()
     bench.keep()
-    sys.exit(0 if bench.passed else 1)
+    return bench.passed
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What a bench found: a table for people, JSON for programs, and bars that were met or not."""
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from .plots import PLOTS, Panel, draw
 from .workloads import CACHE
 
-_FILE_WIDTH: Final = 120
+_FILE_WIDTH: Final = 140
 """Columns where the output is no terminal: what is kept should not be wrapped for a narrow one."""
 
 
@@ -40,6 +42,21 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """One more table.
+
+    Attributes:
+        title: over it.
+        columns: its head.
+        rows: its cells, as text.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     """The outcome of one bench.
 
@@ -50,7 +67,9 @@ class Bench:
         rows: its cells, as text.
         bars: what was to be reached.
         figures: everything measured, for the JSON file.
-        notes: sentences below the table.
+        notes: sentences below the tables.
+        more: further tables.
+        panels: figures that are drawn for the documentation.
     """
 
     name: str
@@ -60,6 +79,8 @@ class Bench:
     bars: Sequence[Bar]
     figures: Mapping[str, Any]
     notes: Sequence[str] = ()
+    more: Sequence[Grid] = ()
+    panels: Sequence[Panel] = ()
 
     @property
     def passed(self) -> bool:
@@ -67,14 +88,10 @@ class Bench:
         return all(bar.met for bar in self.bars)
 
     def show(self) -> None:
-        """Print the table, the notes and the bars."""
+        """Print the tables, the notes and the bars."""
         console = Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
-        table = Table(title=self.title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for position, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if position else "left")
-        for row in self.rows:
-            table.add_row(*row)
-        console.print(table)
+        for grid in (Grid(self.title, self.columns, self.rows), *self.more):
+            console.print(_table(grid))
         for note in self.notes:
             console.print(note, style="dim")
         for bar in self.bars:
@@ -82,9 +99,29 @@ class Bench:
             console.print(f"{sign} {bar.what}: {bar.value:.3f} (bar: {relation} {bar.limit})")
 
     def keep(self) -> None:
-        """Write the JSON file."""
+        """Write the JSON file, and draw what is to be drawn."""
         path = CACHE / "results" / f"{self.name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        machine = {"python": platform.python_version(), "torch": str(torch.__version__), "cpu": platform.machine()}
         bars = [{**asdict(bar), "met": bar.met} for bar in self.bars]
-        path.write_text(json.dumps({"machine": machine, "bars": bars, "figures": self.figures}, indent=1) + "\n")
+        path.write_text(json.dumps({"machine": _machine(), "bars": bars, "figures": self.figures}, indent=1) + "\n")
+        if self.panels:
+            draw(PLOTS / f"{self.name}.png", self.title, self.panels)
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cpu": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "kernel": platform.release(),
+    }
+
+
+def _table(grid: Grid) -> Table:
+    table = Table(title=grid.title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for position, column in enumerate(grid.columns):
+        table.add_column(column, justify="right" if position else "left")
+    for row in grid.rows:
+        table.add_row(*row)
+    return table

@@ -6,7 +6,7 @@ One run is recorded at the union of the steps that the series need; a series is 
 import hashlib
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,8 @@ from rich.progress import track
 
 from tools.training import Shape, Training, library_text
 
-CACHE: Final = Path(".cache/bench")
+from . import CACHE
+from .run import tensors
 
 DISTANCES: Final = (1, 10, 50, 100)
 SAVE_COUNT: Final = 12
@@ -66,29 +67,9 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def tensors(state: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested state dicts, in order; one that is tied comes once."""
-    seen: set[int] = set()
-    for tensor in _walk(state):
-        if tensor.data_ptr() not in seen or not tensor.numel():
-            seen.add(tensor.data_ptr())
-            yield tensor
-
-
 def raw_bytes(path: Path) -> int:
     """Bytes of all tensors of a recorded state."""
     return sum(tensor.nbytes for tensor in tensors(load(path)))
-
-
-def _walk(node: Any) -> Iterator[torch.Tensor]:
-    if isinstance(node, torch.Tensor):
-        yield node
-    elif isinstance(node, dict):
-        for child in node.values():
-            yield from _walk(child)
-    elif isinstance(node, list | tuple):
-        for child in node:
-            yield from _walk(child)
 
 
 def _steps(distance: int) -> range:
