@@ -56,7 +56,8 @@ class CheckpointManager:
             whose memory, version counter and a sample of words are as in the last save: a frozen backbone costs
             nothing. *Unsafe* where frozen parameters are written through ``.data``, NumPy or custom kernels: a write
             that raises no version counter and changes few elements is not stored.
-        threads: threads that copy, encode and decode; as many as there are CPUs if ``None``.
+        threads: threads that copy, encode and decode. If ``None``, what ``MOONCLIP_THREADS`` says, else the CPUs that
+            this process may use, divided among the ranks of its host.
         allow: dotted names of classes (``"package.module.Class"``) that may be imported, and pickled for want of a
             better way. Only for stores whose authors you trust.
         allow_pickle: pickle unknown objects and unpickle whatever is found. *Unpickling runs code.*
