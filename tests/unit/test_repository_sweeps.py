@@ -70,6 +70,17 @@ def test_d3_a_chunk_that_is_swept_before_publication_is_stored_again(repo: Repos
     require_tidy(repo, pack_count=2)
 
 
+def test_d3_only_a_parents_trees_are_held_not_those_of_a_last_save_on_another_branch(repo: Repository) -> None:
+    save(repo, STATE)
+    other = save(repo, DRIFTED, branch="exp")
+    chunk = chunk_of(repo, other.commit, "c")
+    sweep(repo, {chunk})
+    again = save(repo, DRIFTED, last=other.last)  # on main: the same tree, of which a chunk is gone by now
+    assert again.counts.new_raw_bytes >= 4000
+    assert any(repo.index.places(chunk))
+    assert read(repo, again.commit) == DRIFTED
+
+
 def test_d3_a_commit_that_shares_all_of_its_parents_trees_needs_none_of_its_chunks_checked(repo: Repository) -> None:
     """They are held by the parent, which a ref holds: no sweep takes them."""
     first = save(repo, STATE)
