@@ -22,7 +22,8 @@ class BlockQueue(Generic[B]):
     def __init__(self, write: Callable[[B], None], name: str) -> None:
         self._write = write
         self._name = name
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered by itself: no interrupt comes between its taking and the block
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[B] = deque()
         self._written: deque[B] = deque()
         self._error: BaseException | None = None
@@ -36,19 +37,19 @@ class BlockQueue(Generic[B]):
             self._write(block)
             self._written.append(block)
             return
-        with self._changed:
+        with self._lock:
             self._waiting.append(block)
             self._changed.notify_all()
 
     def poll(self) -> B | None:
         """A block that was written, if there is one. Raises what a write raised."""
         self._require_intact()
-        with self._changed:
+        with self._lock:
             return self._written.popleft() if self._written else None
 
     def get(self) -> B:
         """The next block that was written, once it is; one must have been handed over. Raises what a write raised."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._written or self._error)
         self._require_intact()
         return self._written.popleft()
@@ -60,7 +61,7 @@ class BlockQueue(Generic[B]):
 
     def stop(self) -> None:
         """End the thread: what it is writing is written, what waits is not."""
-        with self._changed:
+        with self._lock:
             self._waiting.clear()
         self._end()
 
@@ -78,21 +79,21 @@ class BlockQueue(Generic[B]):
             try:
                 self._write(block)
             except BaseException as error:  # noqa: BLE001 - carried to the caller, whatever it is
-                with self._changed:
+                with self._lock:
                     self._error = error
                     self._changed.notify_all()
                 return
-            with self._changed:
+            with self._lock:
                 self._written.append(block)
                 self._changed.notify_all()
 
     def _take(self) -> B | None:
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._waiting or self._is_ending)
             return self._waiting.popleft() if self._waiting else None
 
     def _end(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_ending = True
             self._changed.notify_all()
         if self._thread is not None:

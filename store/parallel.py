@@ -100,8 +100,9 @@ class Threads:
                 self._tasks.put(batch.work)
             batch.wait()
         except BaseException:
-            batch.stop()  # nobody may touch what the caller is about to give up
+            batch.end(self._tasks)  # nobody may touch what the caller is about to give up
             raise
+        batch.raise_error()
 
     def close(self) -> None:
         """End the threads once they are idle; nothing can be run from now on."""
@@ -117,61 +118,73 @@ def _work(tasks: "SimpleQueue[Callable[[], None] | None]") -> None:
 
 
 class _Batch:
-    """Tasks of one ``run``: each worker takes the next one until none is left, or one has failed."""
+    """Tasks of one ``run``: each thread takes the next one until none is left, or one has failed.
+
+    A signal handler may raise between any two steps of the caller, also just after it took a lock and before it knows
+    that it has: so the caller takes none. It sets a flag and reads another, and is woken through a queue.
+    """
 
     def __init__(self, function: Callable[[T], None], tasks: list[T]) -> None:
         self.task_count = len(tasks)
         self._function: Callable[..., None] = function
         self._next = iter(tasks)
-        self._changed = threading.Condition()
-        self._is_over = not tasks
+        self._lock = threading.Lock()  # of the threads, which no signal interrupts
         self._active_count = 0
         self._error: BaseException | None = None
+        self._is_stopped = False
+        self._is_settled = not tasks
+        self._settled: SimpleQueue[None] = SimpleQueue()
 
     def work(self) -> None:
+        """Run tasks until there are no more; for the threads."""
         while (task := self._take()) is not _END:
             try:
                 self._function(task)
             except BaseException as error:  # noqa: BLE001 - carried to the caller of run, whatever it is
-                self._fail(error)
+                self._error = self._error or error
+                self._is_stopped = True
             finally:
+                del task
                 self._put_back()
 
     def wait(self) -> None:
-        """Wait until all tasks are done, or one has failed and the others that had begun are done."""
-        self._settle()
+        """Wait until no task is running and none will be begun."""
+        while not self._is_settled:  # what wakes may be lost when a signal comes; that it is settled is not
+            self._settled.get()
+
+    def end(self, threads: "SimpleQueue[Callable[[], None] | None]") -> None:
+        """Begin no more tasks and wait for those that run, whatever interrupts: they have an end.
+
+        Args:
+            threads: where the threads get their work. Perhaps none had got this batch yet, and one at least has to see
+                that it is over.
+        """
+        while True:
+            try:
+                self._is_stopped = True
+                threads.put(self.work)
+                return self.wait()
+            except BaseException:  # noqa: BLE001, S112 - the first one is about to be raised
+                continue
+
+    def raise_error(self) -> None:
+        """Raise what a task raised first, if one did."""
         if self._error is not None:
             raise self._error
 
-    def stop(self) -> None:
-        """Begin no more tasks, and wait for those that have begun."""
-        with self._changed:
-            self._is_over = True
-        self._settle()
-
-    def _settle(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_over and self._active_count == 0)
-
     def _take(self) -> object:
-        with self._changed:
-            task = _END if self._is_over else next(self._next, _END)
-            if task is _END:
-                self._is_over = True
-                self._changed.notify_all()
-            else:
+        with self._lock:
+            task = _END if self._is_stopped else next(self._next, _END)
+            if task is not _END:
                 self._active_count += 1
+            elif self._active_count == 0:
+                self._is_settled = True
+                self._settled.put(None)
             return task
 
     def _put_back(self) -> None:
-        with self._changed:
+        with self._lock:
             self._active_count -= 1
-            self._changed.notify_all()
-
-    def _fail(self, error: BaseException) -> None:
-        with self._changed:
-            self._is_over = True
-            self._error = self._error or error
 
 
 _END = object()

@@ -28,7 +28,8 @@ class Capture:
         self.arena = arena
         self.keeps_last = keeps_last
         self.fill: Callable[[], None] | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered by itself: no interrupt comes between its taking and the block
+        self._changed = threading.Condition(self._lock)
         self._is_done = False
         self._error: BaseException | None = None
 
@@ -50,12 +51,12 @@ class Capture:
 
     def settle(self) -> None:
         """Wait until the copying is over, one way or the other."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._is_done)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Say that the copying is over, by whoever does it; what is said first counts."""
-        with self._changed:
+        with self._lock:
             if self._is_done:
                 return
             self._error = error

@@ -61,14 +61,14 @@ class Gate:
 
     def close(self) -> None:
         """Wait until everybody else is out, and keep them out until :meth:`open`."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._is_closed)
             self._is_closed = True
             self._changed.wait_for(lambda: self._inside_count == self._depth())
 
     def open(self) -> None:
         """Let others in again."""
-        with self._changed:
+        with self._lock:
             self._is_closed = False
             self._changed.notify_all()
 

@@ -58,7 +58,8 @@ class Client:
         self._repo = repo
         self._here = Committer(repo)
         self._pending: deque[Job] = deque()  # the first of them is the one under way
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered by itself: no interrupt comes between its taking and the block
+        self._changed = threading.Condition(self._lock)
         self._wakings: SimpleQueue[None] = (
             SimpleQueue()
         )  # in an interrupt, too, one may put something in, and only here
@@ -115,7 +116,7 @@ class Client:
         if self.is_foreign or self.is_current:
             return
         self._wake()  # for a save whose handing over was interrupted before it woke the thread
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._pending)
 
     def stop(self, after: Callable[[], None]) -> None:
@@ -188,7 +189,7 @@ class Client:
             _log.exception("a callback of a save's Future ended with an error")
         finally:
             del job  # it holds an arena
-            with self._changed:  # only now: who has waited finds the Future done
+            with self._lock:  # only now: who has waited finds the Future done
                 self._pending.popleft()
                 self._changed.notify_all()
 

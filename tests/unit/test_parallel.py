@@ -8,6 +8,8 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -202,6 +204,46 @@ def test_closed_threads_refuse_instead_of_waiting_for_ever() -> None:
     threads.close()
     with pytest.raises(MoonclipError, match="closed"):
         threads.run(print, [1])
+
+
+def test_an_interrupt_between_any_two_steps_leaves_no_task_running_and_the_threads_usable() -> None:
+    """A handler of a signal may raise before each line of the caller: also with a lock just taken, or a task given."""
+    threads, lines_until, is_over = Threads(2), 0, False
+    while not is_over:
+        is_over = not _interrupted_after(lines_until, threads)
+        lines_until += 1
+    threads.close()
+    assert lines_until > 10
+
+
+def _interrupted_after(line_count: int, threads: Threads) -> bool:
+    """Run tasks and raise before so many lines are executed in the caller's thread; whether there were as many."""
+    left, running, done = line_count, set[int](), list[int]()
+
+    def work(_: int) -> None:
+        running.add(threading.get_ident())
+        sum(range(1_000))
+        running.discard(threading.get_ident())
+
+    def trace(frame: FrameType, _event: str, _argument: object) -> Any:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        left -= 1
+        if left == 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        threads.run(work, range(50))
+    except KeyboardInterrupt:
+        assert not running
+    finally:
+        sys.settrace(None)
+    threads.run(done.append, range(10))
+    assert sorted(done) == list(range(10))
+    return left <= 0
 
 
 @pytest.mark.parametrize("delay_us", [1, 50, 500, 5_000])
