@@ -44,7 +44,10 @@ def run(peer: Peer, do: str, environment: Mapping[str, str] | None = None, /, **
     Raises:
         PeerFailed: it ended with an error, or not at all.
     """
-    with _Measured(peer, {**os.environ, **(environment or {})}, {"do": do, **facts}) as process:
+    with (
+        _nothing_left_behind(),
+        _Measured(peer, {**os.environ, **(environment or {})}, {"do": do, **facts}) as process,
+    ):
         return list(process.events())
 
 
@@ -60,12 +63,29 @@ def store_root() -> Iterator[Path]:
         shutil.rmtree(root)
 
 
+@contextmanager
+def _nothing_left_behind() -> Iterator[None]:
+    """End whatever is started within, and what that starts, whatever ends the block and wherever that comes.
+
+    An interrupt may come when a process is started and nobody has heard of it yet; so nobody is asked.
+    """
+    others = set(tree(os.getpid()))
+    _adopt(orphans=True)
+    try:
+        yield
+    finally:
+        while left := set(tree(os.getpid())) - others:  # what a process started just before it was killed comes here
+            for pid in left:
+                with suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+        _adopt(orphans=False)
+
+
 class _Measured:
-    """A process that runs a job. Nothing of it outlives the ``with`` block, whatever ends that."""
+    """A process that runs a job, and ends with the ``with`` block."""
 
     def __init__(self, peer: Peer, environment: Mapping[str, str], job: Mapping[str, Any]) -> None:
-        _adopt(orphans=True)
-        self._others = set(tree(os.getpid()))
         # -I: a PYTHONPATH that leads here must not give the peer our package in place of its own.
         command = [str(peer.python), "-I", str(RUNNER), json.dumps(job)]
         self._label = peer.label
@@ -80,6 +100,7 @@ class _Measured:
             start_new_session=True,  # Ctrl-C is for the bench, which then ends this
         )
         self._timer = threading.Timer(_LIMIT_S, self._process.kill)
+        self._timer.daemon = True  # an interrupt before the block begins must not have the bench wait for it
         self._timer.start()
 
     def events(self) -> Iterator[Event]:
@@ -104,16 +125,6 @@ class _Measured:
         self._process.kill()
         self._process.__exit__(None, None, None)
         self._errors.close()
-        self._end_left_over()
-        _adopt(orphans=False)
-
-    def _end_left_over(self) -> None:
-        """End what it has started and left behind: by now, that is this process's child."""
-        for pid in tree(os.getpid()):
-            if pid not in self._others:
-                with suppress(ProcessLookupError, ChildProcessError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
 
     def _watched(self, label: str, lines: Iterator[str]) -> Event:
         """Watch the memory until the process says that this is enough."""
