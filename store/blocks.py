@@ -33,7 +33,10 @@ class BlockPool:
             return self._blocks.pop()
         except IndexError:
             # Private: Python's default is shared memory, in which a forked child would write over its parent's packs.
-            return mmap.mmap(-1, WRITE_BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            block = mmap.mmap(-1, WRITE_BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with suppress(AttributeError, OSError):  # where there are huge pages, the kernel pins 2 of them, not 1,024
+                block.madvise(mmap.MADV_HUGEPAGE)
+            return block
 
     def give_back(self, blocks: Iterable[mmap.mmap]) -> None:
         """Keep blocks, that nobody writes from any more, for the next file; no more than one file needs."""

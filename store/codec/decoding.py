@@ -1,4 +1,4 @@
-"""Payload of planes → words. Whatever the payload says is checked before a kernel sees it.
+"""Payload of planes → words: at once by a kernel that checks what it reads, or in steps by others that trust us.
 
 Spec: docs/format.md §5.
 """
@@ -10,7 +10,8 @@ import numpy as np
 from .. import kernels
 from ..dtypes import Element
 from ..errors import Corrupt
-from ..kernels.reference import KEYS, Bytes, Counts, Words
+from ..kernels.mapping import Bytes, Counts, Words
+from ..kernels.reference import KEYS
 from . import Transform, frames
 from .payload import MIN_COLUMNS, Coding, Plane, mapping_of, row_count, unpack
 from .words import NO_CURSORS, NO_KEYS, scratch_keys, scratch_planes, words_of
@@ -23,6 +24,8 @@ def decode_words(
     payload: memoryview,
     base: memoryview | None,
     out: memoryview,
+    *,
+    streamed: bool = False,
 ) -> None:
     """Decode a payload of planes; see :func:`store.codec.decode`.
 
@@ -33,7 +36,42 @@ def decode_words(
     if rest or not word_count:
         raise Corrupt(f"{len(out)} bytes are no whole words of {element.width_bytes}")
     base_words = _base_words(transform, element, base, len(out))
-    has_context = grouped and not transform.needs_base
+    words, is_copy = _target(out, element)
+    if not _decode_at_once(transform, grouped, element, payload, base_words, words, streamed=streamed):
+        _decode_in_steps(transform, grouped, element, payload, base_words, words)
+    if is_copy:
+        out[:] = words.tobytes()
+
+
+def _decode_at_once(
+    transform: Transform,
+    grouped: bool,  # noqa: FBT001 - as in an object's header
+    element: Element,
+    payload: memoryview,
+    base: Words | None,
+    words: Words,
+    *,
+    streamed: bool,
+) -> bool:
+    """Let a kernel do all of it: one that does not know the payload says so, and has changed nothing."""
+    if grouped and (base is None or not element.is_float):
+        return False
+    kernel, mapping = kernels.current(words.nbytes), mapping_of(transform, element)
+    stored, base_or_any = np.frombuffer(payload, np.uint8), base if base is not None else words
+    exponent = exponent_field(element)
+    return kernel.decode(stored, base_or_any, mapping, exponent, words, grouped=grouped, streamed=streamed)
+
+
+def _decode_in_steps(
+    transform: Transform,
+    grouped: bool,  # noqa: FBT001 - as in an object's header
+    element: Element,
+    payload: memoryview,
+    base: Words | None,
+    words: Words,
+) -> None:
+    """Decode whatever the format allows; what is damaged is found here, by zstd itself and by what planes say."""
+    word_count, has_context = len(words), grouped and base is None
     columns, stored = unpack(payload, element.width_bytes, has_context=has_context)
     codes = _codes(stored.pop(), columns, word_count) if has_context else None
     grouped_planes = sum(1 << number for number, plane in enumerate(stored) if plane.grouped)
@@ -41,15 +79,11 @@ def decode_words(
         raise Corrupt("header and planes disagree on whether there are groups")
     keys, cursors = NO_KEYS, NO_CURSORS
     if grouped:
-        keys, counts = group_keys(element, base_words, codes, columns, word_count)
+        keys, counts = group_keys(element, base, codes, columns, word_count)
         cursors = starts(counts)
     planes = _planes(stored, word_count)
-    words, is_copy = _target(out, element)
-    base_or_any = base_words if base_words is not None else words
-    mapping = mapping_of(transform, element)
-    kernels.current(len(out)).join(planes, base_or_any, mapping, keys, cursors, grouped_planes, words)
-    if is_copy:
-        out[:] = words.tobytes()
+    kernel, base_or_any = kernels.current(words.nbytes), base if base is not None else words
+    kernel.join(planes, base_or_any, mapping_of(transform, element), keys, cursors, grouped_planes, words)
 
 
 def group_keys(

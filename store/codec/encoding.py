@@ -1,4 +1,4 @@
-"""Words → payload: choose by sampling, then one pass of the kernel and one of zstd.
+"""Words → payload: choose by sampling, then one pass of the kernel, and one of zstd for planes that are mostly repeats.
 
 Sampling only chooses. That a plane is constant is proven by the full pass, and whatever does not come out smaller is
 stored raw.
@@ -6,38 +6,94 @@ stored raw.
 Spec: docs/format.md §5.
 """
 
+import struct
+from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
 
 from .. import kernels, whole
 from ..dtypes import Element
-from ..kernels.reference import Bytes, Counts, Words
-from ..limits import DELTA_KEEP_RATIO, KIB, MAX_GROUPED_WIDTH_BYTES, MIN_GROUP_BYTES
-from . import Encoded, Transform, encode_blob, frames
-from .decoding import exponent_field, group_keys, starts
-from .payload import Coding, Plane, mapping_of, pack
-from .sampling import NO_KEY_FIELD, Candidate, PlanePlan, measure
-from .words import NO_CURSORS, NO_KEYS, scratch_planes, spaced_planes, words_of
+from ..ids import Buffer
+from ..kernels.choosing import BITS, CODED, MATCHED, PLAN_INTEGERS, PLANES
+from ..kernels.estimating import NO_MAPPING, Candidates, Runs
+from ..kernels.mapping import COPY, DIFF, ORDERED_DIFF, ROTATE, XOR, Words
+from ..kernels.payloads import CODED_BODY, ENTRY_BYTES, IS_GROUPED, RAW_BODY, entry_of, payload_room
+from ..limits import KIB, MAX_GROUPED_WIDTH_BYTES, MIN_GROUP_BYTES, SAMPLE_WORDS
+from . import Encoded, Room, Transform, encode_blob, frames
+from .decoding import exponent_field
+from .payload import mapping_of
+from .words import words_of
 
-_MIN_PLANES_BYTES: Final = KIB
+MIN_PLANES_BYTES: Final = KIB
 """Below this choosing takes longer than anything else a save does with a chunk, and an object's header is as long as
 what planes would save."""
+
+_RUN_WORDS: Final = 32
+"""A run of neighbours: half a cache line for each byte of a word, so that sampling reads little more than it uses."""
+
+_RUN_COUNT: Final = SAMPLE_WORDS // _RUN_WORDS
+
+_MIN_GROUPED_WORDS: Final = 2 * MIN_GROUP_BYTES
+"""A chunk that fits one stretch has one code, however its words are ordered."""
 
 _BLOB_SAMPLE_BYTES: Final = 16 * KIB
 _BLOB_SAMPLES: Final = 4
 
 
-def encode_words(raw: memoryview, element: Element, base: memoryview | None) -> Encoded | None:
+_TRANSFORMS: Final = {
+    COPY: Transform.PLANES,
+    ROTATE: Transform.PLANES,
+    XOR: Transform.XOR,
+    DIFF: Transform.DIFF,
+    ORDERED_DIFF: Transform.DIFF,
+}
+
+
+def encode_words(raw: memoryview, element: Element, base: memoryview | None, room: Room) -> Encoded | None:
     """Encode a chunk; ``None`` if nothing is smaller than ``raw``. See :func:`store.codec.encode`."""
-    if len(raw) < _MIN_PLANES_BYTES or len(raw) % element.width_bytes:
+    if len(raw) < MIN_PLANES_BYTES or len(raw) % element.width_bytes:
         return _smaller(encode_blob(raw), raw)
     words = words_of(raw, element)
     base_words = words_of(base, element) if base is not None and len(base) == len(raw) else None
-    candidate = _choose(words, element, base_words)
-    if not element.is_float and _blob_bits(raw) < candidate.bits:
+    candidates = _candidates(element, len(words) >= _MIN_GROUPED_WORDS)[base_words is not None]
+    plan, kernel = np.empty(PLAN_INTEGERS, np.int64), kernels.current(len(raw))
+    other = words if base_words is None else base_words
+    kernel.choose(words, other, len(words), _runs(len(words)), candidates, plan)
+    mapping, bits, *codes = plan[: PLANES + element.width_bytes].tolist()
+    if not element.is_float and _blob_bits(raw) < bits:
         return _smaller(encode_blob(raw), raw)
-    return _smaller(_encode_planes(words, element, candidate, base_words), raw)
+    if not any(codes):
+        return None
+    out = room.of(payload_room(len(raw)))
+    size_bytes = kernel.encode(words, other, candidates, plan, np.frombuffer(out, np.uint8))
+    return _smaller(_finished(_TRANSFORMS[mapping], memoryview(out)[:size_bytes], codes), raw)
+
+
+def gathered(words: Words) -> Words:
+    """The words of a chunk that choosing looks at, and no others."""
+    runs = _runs(len(words))
+    return np.concatenate(
+        [words[start : start + runs.run_words] for start in range(0, runs.run_count * runs.stride, runs.stride)]
+    )
+
+
+def expected_bits(words: Words, base: Words | None, element: Element, word_count: int) -> int:
+    """What a chunk would take, against a base or else by itself.
+
+    Args:
+        words: what was :func:`gathered` of it.
+        base: what was gathered of its base.
+        element: the words in it.
+        word_count: how many it has.
+    """
+    plain, against_base = _candidates(element, word_count >= _MIN_GROUPED_WORDS)
+    candidates = plain if base is None else against_base._replace(plain=NO_MAPPING)
+    plan = np.empty(PLAN_INTEGERS, np.int64)
+    runs = Runs(len(words), len(words), 1)
+    kernels.current(0).choose(words, words if base is None else base, word_count, runs, candidates, plan)
+    return plan.item(BITS)
 
 
 def _smaller(encoded: Encoded, raw: memoryview) -> Encoded | None:
@@ -54,73 +110,50 @@ def _blob_bits(raw: memoryview) -> float:
     return 8.0 * len(raw) * sampled_bytes / (_BLOB_SAMPLES * _BLOB_SAMPLE_BYTES)
 
 
-def _choose(words: Words, element: Element, base: Words | None) -> Candidate:
-    plain = _candidate(Transform.PLANES, words, words, element)
-    if base is None:
-        return plain
-    # Between floats a difference of ordered integers was smaller than XOR in every state measured.
-    transforms = (Transform.DIFF,) if element.width_bytes > 1 and element.is_float else (Transform.DIFF, Transform.XOR)
-    deltas = [_candidate(transform, words, base, element) for transform in transforms]
-    delta = min(deltas, key=lambda candidate: candidate.bits)
-    return delta if delta.bits <= DELTA_KEEP_RATIO * plain.bits else plain
+@cache
+def _candidates(element: Element, can_group: bool) -> tuple[Candidates, Candidates]:  # noqa: FBT001 - caches are fast for arguments by position
+    """What a chunk without a base is chosen from, and one with a base."""
+    delta, other_delta = mapping_of(Transform.DIFF, element), mapping_of(Transform.XOR, element)
+    if element.is_float and element.width_bytes > 1:
+        # A difference of ordered integers was smaller than XOR in every state measured.
+        other_delta = NO_MAPPING
+    is_grouped = can_group and element.is_float and element.width_bytes <= MAX_GROUPED_WIDTH_BYTES
+    key_field = exponent_field(element) if is_grouped else (0, 0)
+    plain = Candidates(mapping_of(Transform.PLANES, element), (NO_MAPPING, NO_MAPPING), 0, 0)
+    return plain, Candidates(plain.plain, (delta, other_delta), *key_field)
 
 
-def _candidate(transform: Transform, words: Words, base: Words, element: Element) -> Candidate:
-    can_group = transform.needs_base and element.is_float and element.width_bytes <= MAX_GROUPED_WIDTH_BYTES
-    # A chunk that fits one stretch has one code, however its words are ordered.
-    is_worth_it = can_group and len(words) >= 2 * MIN_GROUP_BYTES
-    key_field = exponent_field(element) if is_worth_it else NO_KEY_FIELD
-    planes = measure(words, base, mapping_of(transform, element), key_field)
-    return Candidate(transform, planes, sum(plane.bits for plane in planes))
+@cache
+def _runs(word_count: int) -> Runs:
+    """Which words of a chunk are looked at: runs of neighbours, everything if there is little."""
+    if word_count <= SAMPLE_WORDS:
+        return Runs(word_count, word_count, 1)
+    # Odd, so that runs begin in ever other columns of a matrix.
+    stride = max(word_count // _RUN_COUNT - 1, _RUN_WORDS) | 1
+    return Runs(stride, _RUN_WORDS, min(_RUN_COUNT, word_count // stride))
 
 
-def _encode_planes(words: Words, element: Element, candidate: Candidate, base: Words | None) -> Encoded:
-    keys, cursors, grouped_planes = NO_KEYS, NO_CURSORS, candidate.grouped_planes
-    ends = whole_plane = np.array([len(words)])
-    if grouped_planes:
-        keys, counts = group_keys(element, base, None, 0, len(words))
-        cursors, ends = starts(counts), _stretch_ends(counts)
-    planes = _room(candidate, len(words))
-    mapping = mapping_of(candidate.transform, element)
-    base_or_any = words if base is None else base
-    kernel = kernels.current(words.nbytes)
-    varying = kernel.split(words, base_or_any, mapping, keys, cursors, grouped_planes, planes)
-    stored = [
-        _plane(planes[number], plan, ends if plan.grouped else whole_plane, varies=bool(varying >> (8 * number) & 255))
-        for number, plan in enumerate(candidate.planes)
-    ]
-    payload = pack(0, stored)
-    size_bytes = sum(map(len, payload))
-    grouped = any(plane.grouped for plane in stored)
-    return Encoded(candidate.transform, grouped, payload, size_bytes, candidate.transform.needs_base)
+def _finished(transform: Transform, payload: memoryview, codes: Sequence[int]) -> Encoded:
+    """The payload, once planes of long repeats are compressed that the kernel left as they are."""
+    parts: tuple[Buffer, ...] = (payload,)
+    grouped = False
+    if max(codes) > CODED:
+        entries = list(struct.unpack_from(f"<{len(codes)}I", payload))
+        parts = _matched(payload, codes, entries)
+        grouped = any(entry & IS_GROUPED for entry in entries)
+    return Encoded(transform, grouped, parts, sum(map(len, parts)), transform.needs_base)
 
 
-def _room(candidate: Candidate, word_count: int) -> tuple[Bytes, ...]:
-    """Where planes go: those to be compressed into scratch, those that stay raw into what will be the payload."""
-    compressed_count = sum(plan.compressed for plan in candidate.planes)
-    scratch = iter(scratch_planes(compressed_count, word_count))
-    kept = iter(spaced_planes(len(candidate.planes) - compressed_count, word_count))
-    return tuple(next(scratch if plan.compressed else kept) for plan in candidate.planes)
-
-
-def _plane(plane: Bytes, plan: PlanePlan, ends: Counts, *, varies: bool) -> Plane:
-    if not varies:
-        return Plane(Coding.CONSTANT, False, (bytes(plane[:1]),))
-    data = plane.data
-    if plan.compressed:
-        frame = frames.match(data) if plan.matched else frames.code(plane, ends)
-        if len(frame) < len(data):
-            return Plane(Coding.ZSTD, plan.grouped, (frame,))
-        return Plane(Coding.RAW, plan.grouped, (bytes(data),))  # out of the scratch
-    return Plane(Coding.RAW, False, (data,))
-
-
-def _stretch_ends(counts: Counts) -> Counts:
-    """Where groups end inside a plane, leaving out ends that would make a stretch too small to pay for its code."""
-    group_ends = np.cumsum(counts)
-    total = group_ends.item(-1)
-    ends = [0]
-    while ends[-1] <= total - 2 * MIN_GROUP_BYTES:
-        following = np.searchsorted(group_ends, ends[-1] + MIN_GROUP_BYTES)
-        ends.append(group_ends.item(int(following)))
-    return np.array([*(end for end in ends[1:] if end <= total - MIN_GROUP_BYTES), total])
+def _matched(payload: memoryview, codes: Sequence[int], entries: list[int]) -> tuple[Buffer, ...]:
+    """The payload's parts with such planes compressed; their entries are changed."""
+    parts: list[Buffer] = []
+    start = end = len(codes) * ENTRY_BYTES
+    for number, (code, entry) in enumerate(zip(codes, entries, strict=True)):
+        begin, end = end, end + (entry >> 3)
+        if code & MATCHED and entry & 3 == RAW_BODY:
+            frame = frames.match(payload[begin:end])
+            if len(frame) < end - begin:
+                entries[number] = entry_of(CODED_BODY, entry & IS_GROUPED, len(frame))
+                parts += [payload[start:begin], frame]
+                start = end
+    return (struct.pack(f"<{len(entries)}I", *entries), *parts, payload[start:])

@@ -9,14 +9,12 @@ Spec: docs/format.md §5.4.
 import threading
 from typing import Final
 
-import numpy as np
 import zstandard
 
-from .. import kernels
 from ..errors import Corrupt
 from ..ids import Buffer
-from ..kernels.framing import BLOCK_HEAD_BYTES, REPEATED_BLOCK, frame_room
-from ..kernels.reference import Bytes, Counts
+from ..kernels.framing import BLOCK_HEAD_BYTES, REPEATED_BLOCK
+from ..kernels.mapping import Bytes
 
 _FEW_REPEATS: Final = zstandard.ZstdCompressionParameters(
     strategy=zstandard.STRATEGY_FAST,
@@ -38,7 +36,6 @@ class _Contexts(threading.local):
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(compression_params=_FEW_REPEATS)
         self.decompressor = zstandard.ZstdDecompressor()
-        self.room = np.empty(0, np.uint8)
 
 
 _contexts = _Contexts()
@@ -49,22 +46,8 @@ def match(data: Buffer) -> bytes:
     return _contexts.compressor.compress(data)
 
 
-def code(plane: Bytes, ends: Counts) -> bytes:
-    """Compress a plane whose bytes are unevenly frequent, and have no order.
-
-    Args:
-        plane: uint8[n], n > 0.
-        ends: where stretches end that get a code of their own; the last is n.
-    """
-    room_bytes = frame_room(plane.size)
-    if _contexts.room.size < room_bytes:
-        _contexts.room = np.empty(room_bytes, np.uint8)
-    room = _contexts.room
-    return room[: kernels.current(plane.size).compress(plane, ends, room)].tobytes()
-
-
 def restore(frame: memoryview, plane: Bytes) -> None:
-    """Inverse of both.
+    """Decompress a plane, whoever compressed it: :func:`match`, or a kernel that codes by how often bytes occur.
 
     Args:
         frame: one frame and nothing else; untrusted.

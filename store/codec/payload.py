@@ -1,12 +1,11 @@
-"""The layout of a payload of planes: a table of one word a plane, then the planes' bodies without gaps.
+"""Payloads of planes, as they are read: a table of one word a plane, then the planes' bodies without gaps. Pure.
 
-Pure; used by both directions, so that they cannot drift apart.
+How they are written: :mod:`store.kernels.payloads`.
 
 Spec: docs/format.md §5.2.
 """
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -14,7 +13,7 @@ from typing import Final
 from ..dtypes import Element
 from ..errors import Corrupt
 from ..ids import Buffer
-from ..kernels import reference
+from ..kernels.mapping import COPY, DIFF, ORDERED_DIFF, ROTATE, XOR
 from . import Transform
 
 MIN_COLUMNS: Final = 2
@@ -46,40 +45,18 @@ class Plane:
     grouped: bool
     body: tuple[Buffer, ...]
 
-    @property
-    def body_bytes(self) -> int:
-        """Length of the body."""
-        return sum(len(part) for part in self.body)
-
-    @property
-    def word(self) -> int:
-        """Its entry in the table."""
-        return self.coding | self.grouped << 2 | self.body_bytes << 3
-
 
 def mapping_of(transform: Transform, element: Element) -> int:
     """Which mapping of words a transform means for an element."""
     if transform == Transform.PLANES:
-        return reference.ROTATE if element.is_float else reference.COPY
+        return ROTATE if element.is_float else COPY
     if transform == Transform.XOR:
-        return reference.XOR
-    return reference.ORDERED_DIFF if element.is_float else reference.DIFF
-
-
-def pack(columns: int, planes: Sequence[Plane]) -> tuple[Buffer, ...]:
-    """Lay planes out as a payload.
-
-    Args:
-        columns: words of a row if the last plane holds context codes, else 0.
-        planes: byte planes, least significant first, and then perhaps the codes.
-    """
-    table = struct.pack(f"<{len(planes)}I", *(plane.word for plane in planes))
-    head = struct.pack("<I", columns) + table if columns else table
-    return (head, *(part for plane in planes for part in plane.body))
+        return XOR
+    return ORDERED_DIFF if element.is_float else DIFF
 
 
 def unpack(payload: memoryview, plane_count: int, *, has_context: bool) -> tuple[int, list[Plane]]:
-    """Inverse of :func:`pack`; checks the layout, not the bodies.
+    """Take a payload apart; checks the layout, not the bodies.
 
     Raises:
         Corrupt: the table does not describe exactly these bytes, or holds an unknown code.

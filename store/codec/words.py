@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from ..dtypes import Element
-from ..kernels.reference import Bytes, Words
+from ..kernels.mapping import Bytes, Words
 
 _PLANE_GAP_BYTES: Final = 17 * 64
 """Between planes: a power of two apart, the same offset of every plane falls into one set of the cache."""

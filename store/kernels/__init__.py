@@ -1,7 +1,7 @@
 """Compiled kernels where they are ready, their NumPy twins where they are not: the same bytes either way.
 
-Compiling takes a quarter of a minute, holds the GIL and needs numba, so a process of its own does it, once for a
-machine: it leaves object code in a cache, and everybody else loads that. While there is none, the twins serve.
+Compiling takes half a minute, holds the GIL and needs numba, so a process of its own does it, once for a
+machine: it leaves their code in a cache, and everybody else loads that. While there is none, the twins serve.
 
 Forks are safe at any moment: a fork waits for a load in progress, and what is loaded has no locks.
 """
@@ -12,7 +12,8 @@ from typing import Protocol
 from ..forks import loading
 from ..limits import KERNEL_LOAD_BYTES, KERNEL_PROBE_SECONDS
 from . import cache, reference
-from .reference import Bytes, Counts, Runs, Words
+from .estimating import Candidates, Runs
+from .mapping import Bytes, Counts, Words
 
 
 class Kernels(Protocol):
@@ -23,18 +24,6 @@ class Kernels(Protocol):
 
     def context_keys(self, codes: Bytes, columns: int, keys: Bytes, counts: Counts) -> None:
         """Group keys from codes of rows and columns."""
-
-    def split(
-        self,
-        words: Words,
-        base: Words,
-        mapping: int,
-        keys: Bytes,
-        cursors: Counts,
-        grouped_planes: int,
-        planes: tuple[Bytes, ...],
-    ) -> int:
-        """Words to byte planes."""
 
     def join(
         self,
@@ -48,19 +37,26 @@ class Kernels(Protocol):
     ) -> None:
         """Byte planes to words."""
 
-    def order_costs(
-        self,
-        words: Words,
-        base: Words,
-        runs: Runs,
-        mapping: int,
-        key_field: tuple[int, int],
-        min_weight: int,
-    ) -> list[list[int]]:
-        """Statistics of a sample."""
+    def choose(
+        self, words: Words, base: Words, word_count: int, runs: Runs, candidates: Candidates, plan: Counts
+    ) -> None:
+        """A plan for a chunk, from a sample of it."""
 
-    def compress(self, plane: Bytes, ends: Counts, out: Bytes) -> int:
-        """Byte plane to zstd frame."""
+    def encode(self, words: Words, base: Words, candidates: Candidates, plan: Counts, out: Bytes) -> int:
+        """Chunk to payload, as planned."""
+
+    def decode(
+        self,
+        payload: Bytes,
+        base: Words,
+        mapping: int,
+        exponent: tuple[int, int],
+        words: Words,
+        *,
+        grouped: bool,
+        streamed: bool,
+    ) -> bool:
+        """Payload to chunk, if the kernels can."""
 
     def stream(self, target_at: int, source_at: int, size_bytes: int) -> None:
         """A copy past the caches."""
@@ -102,20 +98,20 @@ class _Loader:
             Whether it is settled which kernels are used: not while the cache is cold and can be filled.
         """
         with loading:
-            object_code = None if loading.was_cut_off else cache.read()
-            if object_code is not None:
-                self.chosen = _verified(object_code)
+            image = None if loading.was_cut_off else cache.read()
+            if image is not None:
+                self.chosen = _verified(image)
             elif loading.was_cut_off or not cache.can_fill():
                 self.chosen = reference
         return self.chosen is not None
 
 
-def _verified(object_code: bytes) -> Kernels:
+def _verified(image: bytes) -> Kernels:
     try:
         from .verifying import verified
 
-        return verified(object_code)
-    except Exception:  # noqa: BLE001 - LLVM breaks in many ways, and none may cost a save: twins do the same
+        return verified(image)
+    except Exception:  # noqa: BLE001 - systems refuse to run code in many ways, and none may cost a save: twins do it
         return reference
 
 
@@ -134,7 +130,7 @@ def current(work_bytes: int) -> Kernels:
 def prepare() -> None:
     """Load the compiled kernels now if they are ready, or have them compiled meanwhile: for a process that will work.
 
-    Cost: 60 ms once.
+    Cost: 20 ms once, most of them for calling every kernel and its twin; 2 MB.
     """
     _loader.prepare()
 
@@ -145,7 +141,7 @@ def warm() -> bool:
     Returns:
         Whether compiled kernels are in use; if not, numba is absent or does not work here.
 
-    Cost: a quarter of a minute with a cold cache, 60 ms with a warm one.
+    Cost: half a minute with a cold cache, 20 ms with a warm one.
     """
     if cache.read() is None and cache.can_fill():
         cache.fill(wait=True)

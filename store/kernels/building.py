@@ -10,21 +10,19 @@ import llvmlite.binding as llvm
 import numba
 import numba.core.types
 
-from . import source_frames, source_words
+from . import source_chunks, source_decode, source_words
+from .image import RUNTIME
 from .interface import ARGUMENTS, RESULTS, VARIANTS, symbol
 
 types: Any = numba.core.types
 cfunc: Any = numba.cfunc  # numba's own annotations know only a part of what it takes
-
-_RUNTIME = frozenset({"memcpy", "memmove", "memset"})
-"""What object code may call: every C library has these, and LLVM takes them for granted."""
 
 _WORDS = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}
 _OPTIMISATION = 3
 
 
 def build() -> bytes:
-    """All kernels for all widths, as one object file for this processor.
+    """All kernels for all widths, as one object file for this processor, which :mod:`store.kernels.linking` takes.
 
     Raises:
         RuntimeError: the code would need something at run time that other processes lack.
@@ -36,8 +34,8 @@ def build() -> bytes:
         cpu=llvm.get_host_cpu_name(),
         features=_features(),
         opt=_OPTIMISATION,
-        reloc="default",
-        codemodel="jitdefault",
+        reloc="pic",
+        codemodel="small",
     )
     together = llvm.parse_assembly("")
     for name, width_bytes in VARIANTS:
@@ -63,13 +61,13 @@ def _compiled(name: str, width_bytes: int, machine: Any) -> Any:
             defined.linkage = "internal"
     _optimise(module, machine)
     needed = {one.name for one in module.functions if one.is_declaration and not one.name.startswith("llvm.")}
-    if not needed <= _RUNTIME:
-        raise RuntimeError(f"kernel {name} would need {sorted(needed - _RUNTIME)}")
+    if not needed.issubset(RUNTIME):
+        raise RuntimeError(f"kernel {name} would need {sorted(needed.difference(RUNTIME))}")
     return module
 
 
 def _source(name: str) -> Callable[..., object]:
-    source: Callable[..., object] = {**vars(source_words), **vars(source_frames)}[name]
+    source: Callable[..., object] = {**vars(source_decode), **vars(source_chunks), **vars(source_words)}[name]
     return source
 
 

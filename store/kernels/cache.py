@@ -1,4 +1,4 @@
-"""Where the kernels' object code is kept, and how it comes there.
+"""Where the compiled kernels are kept, and how they come there.
 
 One file holds all kernels, named after everything that decides what is in it: the source, the compilers' versions and
 the processor. Looking for it costs a few small reads and no import. It carries a checksum, because a processor runs
@@ -22,15 +22,6 @@ _HERE: Final = Path(__file__).parent
 _COMPILERS: Final = ("numba", "llvmlite")
 _MAGIC: Final = b"moonclip kernels\n"
 _CHECKSUM_BYTES: Final = 16
-_DETACHED: Final = """
-import os, runpy
-if os.fork():
-    os._exit(0)
-os.setsid()
-os.nice(19)
-runpy.run_module("store.kernels.compiling", run_name="__main__")
-"""
-"""Leaves a child behind, so that nobody has to wait for it, and steps aside before it has imported anything."""
 
 _CPUINFO_BYTES: Final = 16 * 1024
 """More than the first processor takes; machines have hundreds, and Linux writes this text anew for each reader."""
@@ -53,7 +44,7 @@ def directory() -> Path | None:
 
 
 def read() -> bytes | None:
-    """The object code for this source on this machine; ``None`` if there is none, or it is damaged.
+    """The image for this source on this machine; ``None`` if there is none, or it is damaged.
 
     A place that cannot be written counts, too: whoever installed the package may have compiled the kernels.
     """
@@ -64,22 +55,23 @@ def read() -> bytes | None:
         except OSError:
             continue
         head_bytes = len(_MAGIC) + _CHECKSUM_BYTES
-        object_code = stored[head_bytes:]
-        if stored[:head_bytes] == _head(object_code):
-            return object_code
+        image = stored[head_bytes:]
+        if stored[:head_bytes] == _head(image):
+            return image
     return None
 
 
-def write(place: Path, object_code: bytes) -> None:
-    """Put object code into the cache, in one step.
+def write(place: Path, image: bytes) -> None:
+    """Put an image into the cache, in one step.
 
     Raises:
         OSError: it cannot be written.
     """
     with tempfile.NamedTemporaryFile(dir=place, prefix="moonclip-", suffix=".tmp", delete=False) as file:
         try:
-            file.write(_head(object_code) + object_code)
+            file.write(_head(image) + image)
             file.close()
+            Path(file.name).chmod(0o644)  # temporaries are for their owner alone
             Path(file.name).replace(place / _file_name())
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
@@ -100,12 +92,13 @@ def fill(*, wait: bool) -> None:
 
     Cost: 20 ms unless it waits.
     """
-    roots = [str(_HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
     # Settings for the user's own functions, such as one that turns numba's compiler off, are not for ours.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     # LLVM optimises once, when everything is linked, and not before: half the time, and better code.
-    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, roots)), "NUMBA_OPT": "0"}
-    command = [sys.executable, "-m", "store.kernels.compiling", "--wait"] if wait else [sys.executable, "-c", _DETACHED]
+    environment["NUMBA_OPT"] = "0"
+    places = map(os.path.abspath, sys.path)  # where numba is, if this process made that place known to itself alone
+    mode = "wait" if wait else "detach"
+    command = [sys.executable, "-P", str(_HERE / "launching.py"), mode, str(_HERE.parents[1]), *places]
     nowhere = subprocess.DEVNULL
     with contextlib.suppress(OSError):
         subprocess.run(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, env=environment, cwd="/", check=False)
@@ -116,18 +109,18 @@ def _places() -> tuple[Path, ...]:
     return (Path(named),) if named else (_HERE / "__pycache__", _user_cache() / "moonclip" / "kernels")
 
 
-def _head(object_code: bytes) -> bytes:
-    return _MAGIC + xxhash.xxh3_128_digest(object_code)
+def _head(image: bytes) -> bytes:
+    return _MAGIC + xxhash.xxh3_128_digest(image)
 
 
 def _file_name() -> str:
     digest = hashlib.sha256()
-    for source in sorted(_HERE.glob("*.py")):
+    for source in (_HERE.with_name("limits.py"), *sorted(_HERE.glob("*.py"))):  # kernels have limits compiled in
         digest.update(source.read_bytes())
     for name in _COMPILERS:
         digest.update(_version(name))
     digest.update(_processor())
-    return f"moonclip-{digest.hexdigest()[:32]}.o"
+    return f"moonclip-{digest.hexdigest()[:32]}.image"
 
 
 def _version(library: str) -> bytes:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from . import cache
+from .interface import SYMBOLS
 from .verifying import verified
 
 
@@ -28,10 +29,11 @@ def main(*, wait: bool) -> None:
 
 def _fill(place: Path) -> None:
     from .building import build
+    from .linking import linked
 
-    object_code = build()
-    verified(object_code)  # code that crashes, crashes here
-    cache.write(place, object_code)
+    image = linked(build(), SYMBOLS)
+    verified(image)  # code that crashes, crashes here
+    cache.write(place, image)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .framing import frame_room
+from .choosing import CODED, GROUPED, KEPT, MAPPING, MATCHED, PLAN_INTEGERS, PLANES
+from .estimating import NO_MAPPING, Candidates, Runs
 from .interface import WIDTHS
-from .reference import COPY, DIFF, KEYS, ORDERED_DIFF, ROTATE, STREAM_LINE_BYTES, XOR, Runs, Words
+from .mapping import COPY, DIFF, ORDERED_DIFF, ROTATE, XOR, Counts, Words
+from .payloads import ENTRY_BYTES, IS_GROUPED, payload_room
+from .reference import KEYS, STREAM_LINE_BYTES
 
 if TYPE_CHECKING:
     from . import Kernels
@@ -21,7 +24,7 @@ _RUNS = Runs(stride=131, run_words=31, run_count=19)
 def exercise(kernels: "Kernels") -> bytes:
     """Run every kernel on a fixed input; the result is the same for all twins."""
     widths = b"".join(_exercise_width(kernels, width_bytes) for width_bytes in WIDTHS)
-    return widths + _exercise_compress(kernels) + _exercise_stream(kernels)
+    return widths + _exercise_stretches(kernels) + _exercise_stream(kernels)
 
 
 def _exercise_width(kernels: "Kernels", width_bytes: int) -> bytes:
@@ -33,28 +36,56 @@ def _exercise_width(kernels: "Kernels", width_bytes: int) -> bytes:
     results += [keys.copy(), counts.copy()]
     kernels.exponent_keys(base, 1, 15, keys, counts)
     results += [keys, counts]
+    planes = tuple(_words(1, 5 + number) for number in range(width_bytes))
+    plan = np.zeros(PLAN_INTEGERS, np.int64)
     for mapping in (COPY, ROTATE, XOR, DIFF, ORDERED_DIFF):
+        candidates = Candidates(ROTATE, (mapping, NO_MAPPING), 1, 15)
         for grouped_planes in (0, 1 << (width_bytes - 1)):
-            starts = np.cumsum(counts) - counts
-            planes = tuple(np.empty((width_bytes, _WORD_COUNT), np.uint8))
-            varying = kernels.split(words, base, mapping, keys, starts.copy(), grouped_planes, planes)
             back = np.empty(_WORD_COUNT, words.dtype)
-            kernels.join(planes, base, mapping, keys, starts, grouped_planes, back)
-            results += [*planes, back, np.array([varying], np.uint64)]
-    for mapping in (COPY, ROTATE, XOR, DIFF, ORDERED_DIFF):
-        for mask in (0, 15):
-            costs = kernels.order_costs(words, base, _RUNS, mapping, (1, mask), 0)
-            results.append(np.array(costs))
+            kernels.join(planes, base, mapping, keys, np.cumsum(counts) - counts, grouped_planes, back)
+            results.append(back)
+        kernels.choose(words, base, _WORD_COUNT, _RUNS, candidates, plan)
+        results.append(plan[: PLANES + width_bytes].copy())
+        for code in (KEPT, MATCHED | GROUPED):
+            plan[MAPPING], plan[PLANES : PLANES + width_bytes] = mapping, code
+            results += _coded(kernels, words, base, candidates, plan)
+    # Once, and one plane: twins take a millisecond for each code.
+    plan[PLANES : PLANES + width_bytes] = [CODED, *[KEPT] * (width_bytes - 1)]
+    candidates = Candidates(ROTATE, (NO_MAPPING, NO_MAPPING), 0, 0)
+    results += _coded(kernels, words, base, candidates, plan)
     return b"".join(result.tobytes() for result in results)
 
 
-def _exercise_compress(kernels: "Kernels") -> bytes:
-    """Skewed bytes, bytes in steps, one byte, noise, and ends in between."""
-    noise = _words(1, 3)
-    plane = np.concatenate((noise & (noise >> 1) & (noise >> 2), noise >> 5, np.full(999, 7, np.uint8), noise))
-    ends = np.array([_WORD_COUNT, _WORD_COUNT + 70, 2 * _WORD_COUNT, 2 * _WORD_COUNT + 999, plane.size])
-    out = np.empty(frame_room(plane.size), np.uint8)
-    return out[: kernels.compress(plane, ends, out)].tobytes()
+def _exercise_stretches(kernels: "Kernels") -> bytes:
+    """Skewed bytes, bytes in steps, one byte and noise, enough to be coded from a sample, in a row and in groups."""
+    noise = _words(1, 3, 20_000)
+    plane = np.concatenate(
+        (noise & (noise >> 1) & (noise >> 2), noise >> 5, np.full(9990, 7, np.uint8), noise, noise >> 3)
+    )
+    base, plan = np.arange(plane.size).astype(np.uint8), np.zeros(PLAN_INTEGERS, np.int64)
+    candidates = Candidates(COPY, (XOR, DIFF), 6, 3)
+    kernels.choose(plane, base, plane.size, _RUNS, candidates, plan)
+    results: list[Words] = [plan[: PLANES + 1].copy()]
+    for code in (CODED, CODED | GROUPED):
+        plan[MAPPING], plan[PLANES] = COPY, code
+        results += _coded(kernels, plane, base, candidates, plan)
+    return b"".join(result.tobytes() for result in results)
+
+
+def _coded(kernels: "Kernels", words: Words, base: Words, candidates: Candidates, plan: Counts) -> list[Words]:
+    """A payload, and what becomes of it, which a twin need not be able to tell."""
+    out = np.empty(payload_room(words.nbytes), np.uint8)
+    payload = out[: kernels.encode(words, base, candidates, plan, out)]
+    exponent, mapping = (candidates.first_bit, candidates.mask), plan.item(MAPPING)
+    grouped = bool((payload[: ENTRY_BYTES * words.itemsize : ENTRY_BYTES] & IS_GROUPED).any())
+    results: list[Words] = [payload]
+    for streamed in (False, True):
+        room = np.zeros(words.nbytes + STREAM_LINE_BYTES, np.uint8)
+        head = -room.ctypes.data % STREAM_LINE_BYTES
+        back = room[head : head + words.nbytes].view(words.dtype)
+        is_told = kernels.decode(payload, base, mapping, exponent, back, grouped=grouped, streamed=streamed)
+        results.append(back if is_told else words)
+    return results
 
 
 def _exercise_stream(kernels: "Kernels") -> bytes:
@@ -66,6 +97,6 @@ def _exercise_stream(kernels: "Kernels") -> bytes:
     return target[head : head + source.size].tobytes()
 
 
-def _words(width_bytes: int, seed: int) -> Words:
-    mixed = np.arange(1, _WORD_COUNT + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15 * seed % 2**64)
+def _words(width_bytes: int, seed: int, count: int = _WORD_COUNT) -> Words:
+    mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15 * seed % 2**64)
     return (mixed >> np.uint64(64 - 8 * width_bytes)).astype(f"<u{width_bytes}")

@@ -11,16 +11,16 @@ WIDTHS: Final = (1, 2, 4, 8)
 ARGUMENTS: Final = {
     "exponent_keys": "w i i i b c t",
     "context_keys": "b i i b i c t",
-    "split": "w w i i b c i p w t",
     "join": "p w i i b c i w w t b",
-    "order_costs": "w w i i i i i i i c t c w b",
-    "compress": "b i c i b t c c c c c c",
+    "choose": "w w i i i i i i i i i c c p",
+    "encode": "w w i c i i b b p p",
+    "decode": "b i b i i i i i i i b b p p",
     "stream": "b b i",
 }
 """One letter an argument. Pointers: ``w`` to words, ``b`` to bytes, ``c`` to 64-bit counts, ``t`` to 32-bit cells,
 ``p`` to pointers to bytes. ``i`` is a 64-bit integer. Every kernel returns a 64-bit unsigned integer or nothing."""
 
-RESULTS: Final = frozenset({"split", "compress"})
+RESULTS: Final = frozenset({"encode", "decode"})
 """Kernels that return something."""
 
 VARIANTS: Final = tuple(
@@ -35,3 +35,7 @@ VARIANTS: Final = tuple(
 def symbol(name: str, width_bytes: int) -> str:
     """What a kernel is called in the object code."""
     return f"moonclip_{name}_{width_bytes}"
+
+
+SYMBOLS: Final = tuple(symbol(*variant) for variant in VARIANTS)
+"""What is compiled, by those names."""

@@ -1,93 +1,77 @@
-"""Compiled kernels from object code: loaded by LLVM's linker alone, called through ctypes, which releases the GIL.
+"""Compiled kernels from an image, called through ctypes, which releases the GIL.
 
-Object code that was damaged would take the process with it: :mod:`store.kernels.cache` checks it first.
+An image that was damaged would take the process with it: :mod:`store.kernels.cache` checks it first.
 """
 
 import ctypes
-import importlib
 import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
-from ..limits import SAMPLE_WORDS
-from .interface import ARGUMENTS, RESULTS, VARIANTS, WIDTHS, symbol
-from .prefixes import MAX_DESCRIPTION_BYTES, SCRATCH_INTEGERS, SYMBOLS
-from .reference import KEYS, WEIGHTS, Bytes, Counts, Runs, Words
+from .choosing import MAX_WIDTH_BYTES
+from .estimating import WEIGHTS, Candidates, Runs
+from .image import Image
+from .interface import ARGUMENTS, RESULTS, VARIANTS
+from .mapping import Bytes, Counts, Words
+from .reference import STREAM_LINE_BYTES
+from .scratch import ASIDE, BLOCK, CELLS, KINDS, PART
 
-_COUNT_TABLES: Final = 8
-_BLOCK_WORDS: Final = 1024
-"""What the kernels work on at a time; they trust that their scratch has room for it."""
-
-_NUMBERS: Final = (*(4 * (SYMBOLS,)), MAX_DESCRIPTION_BYTES, SCRATCH_INTEGERS)
-"""What a code is built in: counts, keys, depths, codes, their description, and scratch of it all."""
+_PLANE_GAP_BYTES: Final = 17 * 64
+"""Between planes: a power of two apart, the same offset of every plane falls into one set of the cache."""
 
 
 class _Scratch(threading.local):
     """What the kernels of one thread write to between two passes. Kept: it is in the cache then."""
 
     def __init__(self) -> None:
-        self._arrays: tuple[Words, ...] = (
-            np.empty(_BLOCK_WORDS, np.uint64),
-            np.empty(max(_BLOCK_WORDS, _COUNT_TABLES * KEYS), np.int32),
-            np.empty(_BLOCK_WORDS, np.uint8),
-            np.empty(SAMPLE_WORDS, np.uint64),
-            np.empty(SAMPLE_WORDS, np.uint8),
-            np.zeros(KEYS * 256, np.int32),
-            *(np.empty(count, np.int64) for count in _NUMBERS),
-        )
-        self.costs = np.empty((max(WIDTHS) + 1, 4), np.int64)
-        self.costs_at = _at(self.costs)
-        addresses = list(map(_at, self._arrays))
-        self.block, self.cells, self.part, self.sample, self.keys, self.histogram, *self.numbers = addresses
+        self._arrays = {number: np.zeros(count, kind) for number, (kind, count) in KINDS.items()}
+        self._keys = self._planes = np.empty(0, np.uint8)
+        self.addresses = (ctypes.c_void_p * len(KINDS))(*(_at(self._arrays[number]) for number in range(len(KINDS))))
+        self.planes = (ctypes.c_void_p * (2 * MAX_WIDTH_BYTES))()
+
+    def room(self, word_count: int, width_bytes: int) -> int:
+        """Make room for the keys and the planes of a chunk, and say where the keys go."""
+        plane_bytes = word_count + _PLANE_GAP_BYTES
+        if self._keys.size < word_count or self._planes.size < width_bytes * plane_bytes:
+            self._keys = np.empty(max(self._keys.size, word_count), np.uint8)
+            self._planes = np.empty(max(self._planes.size, width_bytes * plane_bytes), np.uint8)
+        start = _at(self._planes)
+        self.planes[ASIDE : ASIDE + width_bytes] = [start + number * plane_bytes for number in range(width_bytes)]
+        return _at(self._keys)
 
 
 class Native:
-    """The kernels in a piece of object code. Arguments: :mod:`store.kernels.reference`. Thread-safe.
+    """The kernels in an image. Arguments: :mod:`store.kernels.reference`. Thread-safe.
 
     Args:
-        object_code: what :func:`store.kernels.building.build` made, undamaged.
+        image: what :func:`store.kernels.linking.linked` made, undamaged.
 
     Raises:
-        RuntimeError: a kernel is missing.
-        Exception: whatever LLVM raises.
+        ValueError: this is no image of these kernels for this machine.
+        OSError: this system runs no code but that of files.
 
-    Cost: 50 ms, most of them for importing LLVM.
+    Cost: 1 ms.
     """
 
-    def __init__(self, object_code: bytes) -> None:
-        self._engine = _linked(object_code)  # the code lives as long as this
-        self._functions = {variant: _function(self._engine, *variant) for variant in VARIANTS}
+    def __init__(self, image: bytes) -> None:
+        self._image = Image(image)  # the code lives as long as this
+        addresses = zip(VARIANTS, self._image.addresses, strict=True)
+        self._functions = {variant: _function(variant[0], address) for variant, address in addresses}
         self._scratch = _Scratch()
         self._weights = _at(WEIGHTS)
 
     def exponent_keys(self, base: Words, first_bit: int, mask: int, keys: Bytes, counts: Counts) -> None:
         """Twin: :func:`store.kernels.reference.exponent_keys`."""
         call = self._functions["exponent_keys", base.itemsize]
-        call(_at(base), base.size, first_bit, mask, _at(keys), _at(counts), self._scratch.cells)
+        call(_at(base), base.size, first_bit, mask, _at(keys), _at(counts), self._scratch.addresses[CELLS])
 
     def context_keys(self, codes: Bytes, columns: int, keys: Bytes, counts: Counts) -> None:
         """Twin: :func:`store.kernels.reference.context_keys`."""
         call = self._functions["context_keys", 1]
         rows = codes.size - columns
-        call(_at(codes), rows, columns, _at(keys), keys.size, _at(counts), self._scratch.cells)
-
-    def split(
-        self,
-        words: Words,
-        base: Words,
-        mapping: int,
-        keys: Bytes,
-        cursors: Counts,
-        grouped_planes: int,
-        planes: tuple[Bytes, ...],
-    ) -> int:
-        """Twin: :func:`store.kernels.reference.split`."""
-        scratch, addresses = self._scratch, _addresses(planes)
-        call = self._functions["split", words.itemsize]
-        arguments = (_at(words), _at(base), words.size, mapping, _at(keys), _at(cursors), grouped_planes, addresses)
-        return int(call(*arguments, scratch.block, scratch.cells))
+        call(_at(codes), rows, columns, _at(keys), keys.size, _at(counts), self._scratch.addresses[CELLS])
 
     def join(
         self,
@@ -103,51 +87,52 @@ class Native:
         scratch, addresses = self._scratch, _addresses(planes)
         call = self._functions["join", words.itemsize]
         arguments = (addresses, _at(base), words.size, mapping, _at(keys), _at(cursors), grouped_planes, _at(words))
-        call(*arguments, scratch.block, scratch.cells, scratch.part)
+        call(*arguments, scratch.addresses[BLOCK], scratch.addresses[CELLS], scratch.addresses[PART])
 
-    def order_costs(
-        self,
-        words: Words,
-        base: Words,
-        runs: Runs,
-        mapping: int,
-        key_field: tuple[int, int],
-        min_weight: int,
-    ) -> list[list[int]]:
-        """Twin: :func:`store.kernels.reference.order_costs`."""
+    def choose(
+        self, words: Words, base: Words, word_count: int, runs: Runs, candidates: Candidates, plan: Counts
+    ) -> None:
+        """Twin: :func:`store.kernels.estimating.choose`."""
+        plain, deltas, first_bit, mask = candidates
+        arguments = (_at(words), _at(base), word_count, *runs, plain, *deltas, first_bit, mask)
+        call = self._functions["choose", words.itemsize]
+        call(*arguments, self._weights, _at(plan), self._scratch.addresses)
+
+    def encode(self, words: Words, base: Words, candidates: Candidates, plan: Counts, out: Bytes) -> int:
+        """Twin: :func:`store.kernels.reference.encode`."""
         scratch = self._scratch
-        call = self._functions["order_costs", words.itemsize]
-        arguments = (_at(words), _at(base), *runs, mapping, *key_field, min_weight)
-        call(*arguments, self._weights, scratch.histogram, scratch.costs_at, scratch.sample, scratch.keys)
-        costs: list[list[int]] = scratch.costs[: words.itemsize + 1].tolist()
-        return costs
+        keys_at = scratch.room(words.size, words.itemsize)
+        arguments = (_at(words), _at(base), words.size, _at(plan), candidates.first_bit, candidates.mask, _at(out))
+        call = self._functions["encode", words.itemsize]
+        return int(call(*arguments, keys_at, scratch.planes, scratch.addresses))
+
+    def decode(
+        self,
+        payload: Bytes,
+        base: Words,
+        mapping: int,
+        exponent: tuple[int, int],
+        words: Words,
+        *,
+        grouped: bool,
+        streamed: bool,
+    ) -> bool:
+        """Twin: :func:`store.kernels.reference.decode`."""
+        scratch = self._scratch
+        keys_at = scratch.room(words.size, words.itemsize)
+        words_at = _at(words)
+        past_caches = streamed and words_at % STREAM_LINE_BYTES == 0
+        how = (words.itemsize, words.size, mapping, grouped, *exponent, past_caches)
+        call = self._functions["decode", 1]
+        arguments = (_at(payload), payload.size, _at(base), *how, words_at)
+        return bool(call(*arguments, keys_at, scratch.planes, scratch.addresses))
 
     def stream(self, target_at: int, source_at: int, size_bytes: int) -> None:
         """Twin: :func:`store.kernels.reference.stream`."""
         self._functions["stream", 1](target_at, source_at, size_bytes)
 
-    def compress(self, plane: Bytes, ends: Counts, out: Bytes) -> int:
-        """Twin: :func:`store.kernels.framing.compress`."""
-        scratch = self._scratch
-        call = self._functions["compress", 1]
-        return int(call(_at(plane), plane.size, _at(ends), ends.size, _at(out), scratch.cells, *scratch.numbers))
 
-
-def _linked(object_code: bytes) -> Any:
-    llvm: Any = importlib.import_module("llvmlite.binding")
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
-    engine.finalize_object()
-    return engine
-
-
-def _function(engine: Any, name: str, width_bytes: int) -> Callable[..., Any]:
-    address = engine.get_function_address(symbol(name, width_bytes))
-    if not address:
-        raise RuntimeError(f"no kernel {name} for words of {width_bytes} bytes")
+def _function(name: str, address: int) -> Callable[..., Any]:
     kinds = [ctypes.c_int64 if letter == "i" else ctypes.c_void_p for letter in ARGUMENTS[name].split()]
     result = ctypes.c_uint64 if name in RESULTS else None
     return ctypes.CFUNCTYPE(result, *kinds)(address)

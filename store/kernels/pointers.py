@@ -4,21 +4,24 @@
 # mypy: disable-error-code="arg-type,no-any-return"
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+import llvmlite.binding as llvm
 import numba
+import numba.core.cgutils
 import numba.core.types
 import numba.extending
 import numpy as np
 from llvmlite import ir
 
 from .reference import KEYS
+from .scratch import COUNT_TABLES
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 Pointer = Any
-COUNT_TABLES = 8
 
 types: Any = numba.core.types
+cgutils: Any = numba.core.cgutils
 intrinsic: Any = numba.extending.intrinsic
 _CASTS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
@@ -26,6 +29,12 @@ _CASTS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 def inner(function: _Function) -> _Function:
     """A function that kernels call."""
     return cast(_Function, numba.njit(error_model="numpy", boundscheck=False)(function))
+
+
+def make_known(*functions: Callable[..., object]) -> None:
+    """Let functions of plain Python be called by others that are compiled."""
+    for function in functions:
+        numba.extending.register_jitable(error_model="numpy", boundscheck=False)(function)
 
 
 def width_of(pointer: Pointer) -> int:
@@ -97,10 +106,149 @@ def _fence(_context: Any) -> Any:
     return types.void(), generate
 
 
+def _load_cell(_context: Any, pointer: Any, _at: Any) -> Any:
+    """Read four bytes from any address."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        address, at = arguments
+        cell = builder.load(builder.bitcast(builder.gep(address, [at]), ir.IntType(32).as_pointer()), align=1)
+        return builder.zext(cell, ir.IntType(64))
+
+    return types.uint64(pointer, types.int64), generate
+
+
+def _behind(_context: Any, pointer: Any, _offset: Any) -> Any:
+    """A pointer to so many bytes behind."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return pointer(pointer, types.int64), generate
+
+
+def _count_zeros(_context: Any, _word: Any) -> Any:
+    """How many zeros there are below the lowest one in a word that has one."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), generate
+
+
+def _place_like(_context: Any, pointers: Any, _number: Any, like: Any) -> Any:
+    """One of several pointers, as a pointer to what another one points to."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = builder.load(builder.gep(arguments[0], [arguments[1]]))
+        return builder.bitcast(address, context.get_value_type(signature.return_type))
+
+    return like(pointers, types.int64, like), generate
+
+
+def _place_of(kind: Any) -> Callable[..., Any]:
+    """One of several pointers, as a pointer to numbers of a kind."""
+
+    def typed(context: Any, pointers: Any, number: Any) -> Any:
+        signature, generate = _place_like(context, pointers, number, types.CPointer(kind))
+        return signature.return_type(*signature.args[:2]), generate
+
+    return typed
+
+
+def _pointer_to(kind: Any) -> Callable[..., Any]:
+    """A pointer as one to numbers of a kind."""
+
+    def typed(_context: Any, pointer: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(pointer), generate
+
+    return typed
+
+
+def _permute(_context: Any, source: Any, _at: Any, _tables: Any, _table: Any, _out: Any, _to: Any) -> Any:
+    """For 64 bytes at once, what a table of 256 bytes has for each."""
+    line, eighth = ir.VectorType(ir.IntType(8), _LINE_BYTES), ir.IntType(8)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        address, at, tables, table, out, to = arguments
+
+        def place(pointer: Any, offset: Any) -> Any:
+            return builder.bitcast(builder.gep(pointer, [offset]), line.as_pointer())
+
+        permute = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(line, [line] * 3), "llvm.x86.avx512.vpermi2var.qi.512"
+        )
+        quarters = [
+            builder.load(place(tables, builder.add(table, ir.Constant(ir.IntType(64), first))), align=1)
+            for first in range(0, 256, _LINE_BYTES)
+        ]
+        symbols = builder.load(place(address, at), align=1)
+        lower = builder.call(permute, [quarters[0], symbols, quarters[1]])
+        upper = builder.call(permute, [quarters[2], symbols, quarters[3]])
+        is_upper = builder.icmp_signed("<", symbols, ir.Constant(line, [ir.Constant(eighth, 0)] * _LINE_BYTES))
+        builder.store(builder.select(is_upper, upper, lower), place(out, to), align=1)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, source, types.int64, source, types.int64), generate
+
+
+_LINE_BYTES = 64
+_HAS_BYTE_TABLES: Final = bool(llvm.get_host_cpu_features().get("avx512vbmi"))
+"""Whether this processor looks bytes up in a table that its registers hold."""
+
+behind: Any = intrinsic(_behind)
+like_in: Any = intrinsic(_place_like)
+bytes_in: Any = intrinsic(_place_of(types.uint8))
+cells_in: Any = intrinsic(_place_of(types.int32))
+counts_in: Any = intrinsic(_place_of(types.int64))
+numbers_in: Any = intrinsic(_place_of(types.float64))
+bytes_at: Any = intrinsic(_pointer_to(types.uint8))
+pairs_at: Any = intrinsic(_pointer_to(types.uint16))
+fours_at: Any = intrinsic(_pointer_to(types.uint32))
+eights_at: Any = intrinsic(_pointer_to(types.uint64))
+words_in: Any = intrinsic(_place_of(types.uint64))
+load_cell: Any = intrinsic(_load_cell)
+_look_up_line: Any = intrinsic(_permute)
 load_word: Any = intrinsic(_load_word)
 stream_line: Any = intrinsic(_stream_line)
 fence: Any = intrinsic(_fence)
 store_word: Any = intrinsic(_store_word)
+trailing_zeros: Any = intrinsic(_count_zeros)
+
+
+@inner
+def look_up(source: Pointer, start: int, count: int, tables: Pointer, table: int, out: Pointer, to: int) -> None:
+    """What a table of 256 bytes has for each byte."""
+    done = 0
+    if _HAS_BYTE_TABLES:
+        done = count & ~63
+        for at in range(0, done, _LINE_BYTES):
+            _look_up_line(source, start + at, tables, table, out, to + at)
+    for at in range(done, count):
+        out[to + at] = tables[table + np.int64(source[start + at])]
+
+
+@inner
+def put_number(out: Pointer, at: int, size_bytes: int, number: int) -> None:
+    """Write a number, its lowest byte first."""
+    for i in range(size_bytes):
+        out[at + i] = np.uint8(number >> (8 * i))
+
+
+@inner
+def copy(source: Pointer, start: int, count: int, out: Pointer, to: int) -> None:
+    """Copy bytes; from one place to an earlier one they may overlap."""
+    for i in range(count):
+        out[to + i] = source[start + i]
+
+
+@inner
+def fill(out: Pointer, to: int, count: int, byte: int) -> None:
+    """Write the same byte so many times."""
+    for i in range(count):
+        out[to + i] = np.uint8(byte)
 
 
 @inner

@@ -11,10 +11,22 @@ cache, so that every inner loop does one simple thing and vectorises.
 
 import numpy as np
 
-from .pointers import Pointer, count_bytes, fence, inner, narrow, stream_line, width_of
-from .reference import COPY, KEYS, ORDERED_DIFF, ROTATE, STREAM_LINE_BYTES, XOR
-
-_BLOCK = 1024
+from .mapping import COPY, ORDERED_DIFF, ROTATE, XOR
+from .pointers import (
+    Pointer,
+    bytes_in,
+    cells_in,
+    count_bytes,
+    counts_in,
+    fence,
+    inner,
+    like_in,
+    narrow,
+    stream_line,
+    width_of,
+)
+from .reference import KEYS, STREAM_LINE_BYTES
+from .scratch import BLOCK, BLOCK_WORDS, CELLS, COSTS, CURSORS, HISTOGRAM, SAMPLE, SAMPLE_KEYS
 
 
 def stream(target: Pointer, source: Pointer, size_bytes: int) -> None:
@@ -71,7 +83,8 @@ def _map_block(words: Pointer, base: Pointer, start: int, count: int, mapping: i
 
 
 @inner
-def _unmap_block(mapped: Pointer, base: Pointer, start: int, count: int, mapping: int, words: Pointer) -> None:
+def unmap_block(mapped: Pointer, base: Pointer, start: int, count: int, mapping: int, words: Pointer) -> None:
+    """Map a block of words back, to any place, also its own."""
     top = np.uint64(8 * width_of(words) - 1)
     one = np.uint64(1)
     if mapping == COPY:
@@ -153,24 +166,24 @@ def _differing_bits(block: Pointer, count: int, first: int) -> int:
     return varying
 
 
+@inner
 def split(
     words: Pointer,
     base: Pointer,
     word_count: int,
     mapping: int,
     keys: Pointer,
-    cursors: Pointer,
     grouped_planes: int,
     planes: Pointer,
-    block: Pointer,
-    positions: Pointer,
+    scratch: Pointer,
 ) -> int:
-    """Twin: :func:`store.kernels.reference.split`."""
+    """Twin: :func:`store.kernels.reference.split`, with cursors in the scratch."""
+    block, positions, cursors = like_in(scratch, BLOCK, words), cells_in(scratch, CELLS), counts_in(scratch, CURSORS)
     _map_block(words, base, 0, 1, mapping, block, 0)
     first = np.uint64(block[0])
     varying = np.uint64(0)
-    for start in range(0, word_count, _BLOCK):
-        count = min(_BLOCK, word_count - start)
+    for start in range(0, word_count, BLOCK_WORDS):
+        count = min(BLOCK_WORDS, word_count - start)
         _map_block(words, base, start, count, mapping, block, 0)
         varying |= _differing_bits(block, count, first)
         if grouped_planes:
@@ -184,6 +197,31 @@ def split(
             else:
                 _take_plane(block, count, number, plane, start)
     return varying
+
+
+@inner
+def join_block(
+    planes: Pointer,
+    start: int,
+    count: int,
+    keys: Pointer,
+    cursors: Pointer,
+    grouped_planes: int,
+    block: Pointer,
+    positions: Pointer,
+    part: Pointer,
+) -> None:
+    """Put words together that are yet to be mapped back; the blocks before must have been."""
+    if grouped_planes:
+        _positions(keys, start, count, cursors, positions)
+    for number in range(width_of(block)):
+        plane = planes[number]
+        if grouped_planes >> number & 1:
+            for i in range(count):
+                part[i] = plane[positions[i]]
+            _put_plane(part, 0, number, block, count)
+        else:
+            _put_plane(plane, start, number, block, count)
 
 
 def join(
@@ -200,21 +238,13 @@ def join(
     part: Pointer,
 ) -> None:
     """Twin: :func:`store.kernels.reference.join`."""
-    for start in range(0, word_count, _BLOCK):
-        count = min(_BLOCK, word_count - start)
-        if grouped_planes:
-            _positions(keys, start, count, cursors, positions)
-        for number in range(width_of(words)):
-            plane = planes[number]
-            if grouped_planes >> number & 1:
-                for i in range(count):
-                    part[i] = plane[positions[i]]
-                _put_plane(part, 0, number, block, count)
-            else:
-                _put_plane(plane, start, number, block, count)
-        _unmap_block(block, base, start, count, mapping, words)
+    for start in range(0, word_count, BLOCK_WORDS):
+        count = min(BLOCK_WORDS, word_count - start)
+        join_block(planes, start, count, keys, cursors, grouped_planes, block, positions, part)
+        unmap_block(block, base, start, count, mapping, words)
 
 
+@inner
 def order_costs(
     words: Pointer,
     base: Pointer,
@@ -226,12 +256,11 @@ def order_costs(
     mask: int,
     min_weight: int,
     weights: Pointer,
-    cells: Pointer,
-    out: Pointer,
-    sample: Pointer,
-    keys: Pointer,
+    scratch: Pointer,
 ) -> None:
-    """Twin: :func:`store.kernels.reference.order_costs`."""
+    """Twin: :func:`store.kernels.estimating.order_costs`."""
+    cells, out = cells_in(scratch, HISTOGRAM), counts_in(scratch, COSTS)
+    sample, keys = like_in(scratch, SAMPLE, words), bytes_in(scratch, SAMPLE_KEYS)
     width, count = width_of(words), run_words * run_count
     for number in range(4 * (width + 1)):
         out[number] = 0

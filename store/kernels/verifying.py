@@ -5,14 +5,15 @@ from .exercise import exercise
 from .native import Native
 
 
-def verified(object_code: bytes) -> Native:
+def verified(image: bytes) -> Native:
     """Load kernels, call each of them, and compare what they did with what their twins do.
 
     Raises:
         RuntimeError: a kernel is missing or wrong.
-        Exception: whatever LLVM raises.
+        ValueError: this is no image for this machine.
+        OSError: this system runs no code but that of files.
     """
-    compiled = Native(object_code)
+    compiled = Native(image)
     if exercise(compiled) != exercise(reference):
         raise RuntimeError("compiled kernels disagree with their twins")
     return compiled

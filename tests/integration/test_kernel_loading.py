@@ -19,6 +19,7 @@ from store.kernels import verifying
 
 ENGINE = Path(kernels.__file__).parents[1]
 CAP_DAC_OVERRIDE, PR_CAPBSET_DROP = 1, 24
+PR_SET_MDWE = 65
 
 
 def obey_permissions() -> None:
@@ -117,22 +118,23 @@ def run(code: str, root: Path = ENGINE.parent, *, site: bool = True, **environme
 
 
 NO_HELPER = "\nsys.executable = ''\n"
-REPORT = "\nprint(in_thread(), kernels.is_compiled(), 'numba' in sys.modules)"
+COMPILERS = "any(name in sys.modules for name in ('numba', 'llvmlite'))"
+REPORT = f"\nprint(in_thread(), kernels.is_compiled(), {COMPILERS})"
 NOWHERE = "/proc/nowhere"
 
 
 def test_e4_little_work_loads_nothing() -> None:
-    loaded = "[name in sys.modules for name in ('numba', 'llvmlite')]"
-    assert run(f"\nwork()\nprint(kernels.is_compiled(), *{loaded})") == "False False False"
+    loaded = "'store.kernels.native' in sys.modules"
+    assert run(f"\nwork()\nprint(kernels.is_compiled(), {COMPILERS}, {loaded})") == "False False False"
 
 
-def test_e4_a_warm_cache_is_used_without_numba(warm_file: Path, expected_digest: str) -> None:
+def test_e4_a_warm_cache_is_used_without_a_compiler(warm_file: Path, expected_digest: str) -> None:
     assert run(REPORT) == f"{expected_digest} True False"
-    assert run("\nfor _ in range(16): work()\nprint(kernels.is_compiled(), 'numba' in sys.modules)") == "True False"
+    assert run(f"\nfor _ in range(16): work()\nprint(kernels.is_compiled(), {COMPILERS})") == "True False"
 
 
 def test_e4_a_process_that_will_work_can_load_first(warm_file: Path) -> None:
-    assert run("\nkernels.prepare()\nprint(kernels.is_compiled(), 'numba' in sys.modules)") == "True False"
+    assert run(f"\nkernels.prepare()\nprint(kernels.is_compiled(), {COMPILERS})") == "True False"
 
 
 def test_e4_a_cold_cache_means_twins_and_no_compiling(tmp_path: Path, expected_digest: str) -> None:
@@ -176,8 +178,20 @@ def test_e4_a_library_is_absent(bare: Callable[[str], Path], library: str, expec
     assert run(REPORT, site=False, EXTRA_PATH=str(bare(library))) == f"{expected_digest} False False"
 
 
-def test_e4_llvm_that_does_not_work(warm_file: Path, expected_digest: str) -> None:
-    assert run("\nsys.modules['llvmlite.binding'] = object()" + REPORT) == f"{expected_digest} False False"
+def test_e4_llvm_that_does_not_work(bare: Callable[[str], Path], tmp_path: Path, expected_digest: str) -> None:
+    place = bare("llvmlite")
+    (place / "llvmlite.py").write_text("raise OSError('libLLVM.so: cannot open shared object file')")
+    report = "\nassert kernels.cache.can_fill() and not kernels.warm()" + REPORT
+    cache = str(tmp_path / "cache")
+    assert run(report, site=False, EXTRA_PATH=str(place), MOONCLIP_CACHE=cache) == f"{expected_digest} False False"
+
+
+def test_e4_a_system_that_runs_no_new_code(warm_file: Path, expected_digest: str) -> None:
+    """SELinux and systemd can refuse it; here the process has Linux do so (``PR_SET_MDWE``)."""
+    hardened = f"\nimport ctypes\nhas_switch = not ctypes.CDLL(None).prctl({PR_SET_MDWE}, 1, 0, 0, 0)"
+    if run(hardened + "\nprint(has_switch)") != "True":
+        pytest.skip("this Linux has no such switch")
+    assert run(hardened + REPORT) == f"{expected_digest} False False"
 
 
 @pytest.mark.parametrize("fault", ["cut short", "flipped", "empty", "without its head"])
@@ -198,8 +212,25 @@ def test_e4_a_damaged_cache_is_a_cold_one(warm_file: Path, tmp_path: Path, fault
 def test_e4_warming_replaces_a_damaged_cache_in_another_process(warm_file: Path, tmp_path: Path) -> None:
     (tmp_path / warm_file.name).write_bytes(warm_file.read_bytes()[:1000])
     settings = {"MOONCLIP_CACHE": str(tmp_path), "NUMBA_DISABLE_JIT": "1"}  # the user's functions, not ours
-    assert run("\nprint(kernels.warm(), 'numba' in sys.modules)", **settings) == "True False"
+    assert run(f"\nprint(kernels.warm(), {COMPILERS})", **settings) == "True False"
     assert run(NO_HELPER + "\nprint(kernels.warm())", MOONCLIP_CACHE=str(tmp_path)) == "True"
+
+
+@pytest.mark.slow
+def test_e4_what_lies_beside_the_package_hides_nothing_from_the_compiler(warm_file: Path, tmp_path: Path) -> None:
+    """A stray file in site-packages must not stand in for the standard library, nor another ``store`` for this one."""
+    root, other = tmp_path / "packages", tmp_path / "other"
+    shutil.copytree(ENGINE, root / "store", ignore=shutil.ignore_patterns("__pycache__"))
+    code = f"""
+from pathlib import Path
+for name in ("dis", "pickle", "typing", "uuid", "fractions", "contextlib"):
+    Path({str(root)!r}, name + ".py").write_text("raise SystemExit('a stray file')")
+Path({str(other)!r}).mkdir()
+Path({str(other)!r}, "store.py").write_text("raise SystemExit('another store')")
+os.environ["PYTHONPATH"] = {str(other)!r}
+print(kernels.warm())
+"""
+    assert run(code, root) == "True"
 
 
 def test_e4_kernels_that_are_wrong_are_not_used(warm_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +269,20 @@ def test_e4_other_sources_have_another_cache(warm_file: Path, tmp_path: Path) ->
     assert run(name, tmp_path) != warm_file.name
 
 
+def test_e4_other_limits_have_another_cache(warm_file: Path, tmp_path: Path) -> None:
+    """Kernels have them compiled in; old ones would differ from their twins and be refused for ever."""
+    shutil.copytree(ENGINE, tmp_path / "store", ignore=shutil.ignore_patterns("__pycache__"))
+    limits = tmp_path / "store/limits.py"
+    limits.write_text(limits.read_text().replace("MIN_PLANE_GAIN: Final = 0.0", "MIN_PLANE_GAIN: Final = 0.1"))
+    assert run("\nfrom store.kernels import cache\nprint(cache._file_name())", tmp_path) != warm_file.name
+
+
+def test_e4_others_may_use_what_one_has_compiled(tmp_path: Path) -> None:
+    kernels.cache.write(tmp_path, b"an image")
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
 @pytest.mark.slow
 def test_e4_the_helper_process_warms_the_cache_meanwhile(tmp_path: Path, expected_digest: str) -> None:
     """The process goes on with the twins and picks the compiled kernels up by itself, without compiling any."""
@@ -254,7 +299,7 @@ thread = threading.Thread(target=until_compiled)
 thread.start()
 thread.join()
 results.add(work())
-print(*results, kernels.is_compiled(), 'numba' in sys.modules)
+print(*results, kernels.is_compiled(), any(name in sys.modules for name in ('numba', 'llvmlite')))
 """
     assert run(waiting, MOONCLIP_CACHE=str(tmp_path)) == f"{expected_digest} True False"
 
@@ -283,7 +328,7 @@ def threads_and_forks(expected_now):
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads) and len(pids) < 25:
-        pids.append(child())  # while LLVM is imported, while kernels are loaded, while they run
+        pids.append(child())  # before kernels are loaded, while they are, while they run
     for thread in threads:
         thread.join()
     pids.append(child())

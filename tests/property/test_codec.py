@@ -1,5 +1,6 @@
 """The codec gives back what it was given, never grows a chunk, and survives any payload."""
 
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,15 +12,23 @@ from hypothesis import strategies as st
 
 from store import codec
 from store.codec import Transform
-from store.codec.payload import Coding, Plane, mapping_of, pack
+from store.codec.payload import Coding, mapping_of
 from store.codec.words import NO_CURSORS, NO_KEYS, words_of
 from store.dtypes import Element
 from store.errors import Corrupt, Incompatible
 from store.kernels import reference
+from store.kernels.payloads import IS_GROUPED, entry_of
 from store.whole import compress
 from tests.vectors import plain_codec
 
 ELEMENTS = st.sampled_from(list(Element))
+
+
+def pack(columns: int, planes: list[tuple[Coding, bool, bytes]]) -> bytes:
+    """A payload: how each plane is held, whether it is in group order, and its body."""
+    entries = [entry_of(coding, IS_GROUPED if grouped else 0, len(body)) for coding, grouped, body in planes]
+    head = struct.pack("<I", columns) if columns else b""
+    return b"".join((head, struct.pack(f"<{len(entries)}I", *entries), *(body for _, _, body in planes)))
 
 
 def round_trip(raw: bytes, element: Element, base: bytes | None = None) -> codec.Encoded:
@@ -113,7 +122,7 @@ def forced(transform: Transform, element: Element, raw: bytes, base: bytes) -> b
     words, base_words = words_of(raw, element), words_of(base, element)
     planes = tuple(np.empty((element.width_bytes, len(words)), np.uint8))
     reference.split(words, base_words, mapping_of(transform, element), NO_KEYS, NO_CURSORS, 0, planes)
-    return b"".join(pack(0, [Plane(Coding.RAW, False, (plane.tobytes(),)) for plane in planes]))
+    return pack(0, [(Coding.RAW, False, plane.tobytes()) for plane in planes])
 
 
 @settings(max_examples=300, deadline=None)
@@ -147,6 +156,18 @@ def test_damaged_payloads_raise_only_our_errors(data: st.DataObject) -> None:
     used = memoryview(base) if encoded.uses_base else None
     with suppress(Corrupt, Incompatible):
         codec.decode(encoded.transform, encoded.grouped, element, memoryview(payload), len(raw), used, out)
+
+
+def test_a_room_is_used_again_and_memory_of_its_own_is_not() -> None:
+    random = np.random.default_rng(8)
+    chunks = [memoryview(as_words(random.standard_normal(9000), Element.FP32)) for _ in range(2)]
+    room = codec.Room()
+    payloads = [codec.encode(chunk, Element.FP32, room=room).payload for chunk in chunks]
+    alone = [b"".join(codec.encode(chunk, Element.FP32).payload) for chunk in chunks]
+    assert b"".join(payloads[1]) == alone[1]
+    assert b"".join(payloads[0]) != alone[0]
+    kept = [codec.encode(chunk, Element.FP32).payload for chunk in chunks]
+    assert [b"".join(payload) for payload in kept] == alone
 
 
 def test_text_is_matched_and_noise_stays_raw() -> None:
@@ -219,10 +240,8 @@ def test_groups_by_row_and_column_are_read_though_no_longer_written(element: Ele
     grouped = 1 << (element.width_bytes - 1)
     mapping = mapping_of(Transform.PLANES, element)
     reference.split(words, words, mapping, keys, np.cumsum(counts) - counts, grouped, planes)
-    bodies = [
-        Plane(Coding.ZSTD, number == len(planes) - 1, (compress(plane.data),)) for number, plane in enumerate(planes)
-    ]
-    payload = b"".join(pack(columns, [*bodies, Plane(Coding.RAW, False, (codes.tobytes(),))]))
+    bodies = [(Coding.ZSTD, number == len(planes) - 1, compress(plane.data)) for number, plane in enumerate(planes)]
+    payload = pack(columns, [*bodies, (Coding.RAW, False, codes.tobytes())])
     out = memoryview(bytearray(words.nbytes))
     codec.decode(Transform.PLANES, True, element, memoryview(payload), words.nbytes, None, out)
     assert bytes(out) == words.tobytes()
@@ -241,7 +260,7 @@ def test_a_plane_is_one_whole_frame_of_its_length(fault: str) -> None:
         "another frame behind": frame + compress(b""),
         "no last block": unfinished,
     }[fault]
-    payload = b"".join(pack(0, [Plane(Coding.ZSTD, False, (damaged,))]))
+    payload = pack(0, [(Coding.ZSTD, False, damaged)])
     with pytest.raises(Corrupt):
         codec.decode(
             Transform.PLANES, False, Element.INT8, memoryview(payload), 1600, None, memoryview(bytearray(1600))

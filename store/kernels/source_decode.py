@@ -1,0 +1,140 @@
+"""The kernel that decodes a whole chunk, as numba compiles it, if its payload is one that this program's kernels write.
+
+One call that never needs the interpreter: threads that decode small parts in many calls wait for each other's.
+
+Rules and reasons are those of :mod:`store.kernels.source_words`; the payload is untrusted besides.
+"""
+
+# Between kernels numba has words and pointers where mypy sees ``int`` and ``Any``.
+# mypy: disable-error-code="arg-type,return-value,no-any-return,assignment"
+
+import numpy as np
+
+from .payloads import CODED_BODY, CONSTANT_BODY, ENTRY_BYTES, IS_GROUPED, RAW_BODY
+from .pointers import (
+    Pointer,
+    behind,
+    bytes_at,
+    bytes_in,
+    cells_in,
+    copy,
+    counts_in,
+    eights_at,
+    fence,
+    fill,
+    fours_at,
+    inner,
+    like_in,
+    load_cell,
+    pairs_at,
+    stream_line,
+    width_of,
+)
+from .reference import KEYS, STREAM_LINE_BYTES
+from .scratch import ASIDE, BLOCK, BLOCK_WORDS, CELLS, COUNTS, CURSORS, PART, SAMPLE
+from .source_decode_frames import read_frame
+from .source_words import exponent_keys, join_block, unmap_block
+
+_exponent_keys = inner(exponent_keys)
+
+
+def decode(
+    payload: Pointer,
+    payload_bytes: int,
+    base: Pointer,
+    width_bytes: int,
+    word_count: int,
+    mapping: int,
+    grouped: int,
+    first_bit: int,
+    mask: int,
+    streamed: int,
+    words: Pointer,
+    keys: Pointer,
+    planes: Pointer,
+    scratch: Pointer,
+) -> int:
+    """Twin: :func:`store.kernels.reference.decode`. For words of any width: most of it knows none, and is large."""
+    grouped_planes = _read_planes(width_bytes, payload, payload_bytes, word_count, planes, scratch)
+    if grouped_planes < 0 or (grouped_planes > 0) != (grouped > 0):
+        return np.uint64(0)
+    how = (word_count, mapping, first_bit, mask, grouped_planes, streamed)
+    if width_bytes == 1:
+        _put_together(planes, base, how, words, keys, scratch)
+    elif width_bytes == 2:
+        _put_together(planes, pairs_at(base), how, pairs_at(words), keys, scratch)
+    elif width_bytes == 4:
+        _put_together(planes, fours_at(base), how, fours_at(words), keys, scratch)
+    else:
+        _put_together(planes, eights_at(base), how, eights_at(words), keys, scratch)
+    return np.uint64(1)
+
+
+@inner
+def _put_together(
+    planes: Pointer,
+    base: Pointer,
+    how: tuple[int, int, int, int, int, int],
+    words: Pointer,
+    keys: Pointer,
+    scratch: Pointer,
+) -> None:
+    """Planes to words, past the caches if wanted: blocks are made where they stay in the cache, and then copied."""
+    word_count, mapping, first_bit, mask, grouped_planes, streamed = how
+    cursors, positions = counts_in(scratch, CURSORS), cells_in(scratch, CELLS)
+    if grouped_planes:
+        counts = counts_in(scratch, COUNTS)
+        _exponent_keys(base, word_count, first_bit, mask, keys, counts, positions)
+        start = 0
+        for key in range(KEYS):
+            cursors[key] = start
+            start += counts[key]
+    block, part = like_in(scratch, BLOCK, words), bytes_in(scratch, PART)
+    width, target, made = width_of(words), bytes_at(words), like_in(scratch, SAMPLE, words)
+    for start in range(0, word_count, BLOCK_WORDS):
+        count = min(BLOCK_WORDS, word_count - start)
+        join_block(planes, start, count, keys, cursors, grouped_planes, block, positions, part)
+        if streamed:
+            unmap_block(block, base, start, count, mapping, behind(made, -start))
+            _put_past_caches(bytes_at(made), width * count, behind(target, width * start))
+        else:
+            unmap_block(block, base, start, count, mapping, words)
+    if streamed:
+        fence()
+
+
+@inner
+def _put_past_caches(source: Pointer, size_bytes: int, target: Pointer) -> None:
+    whole = size_bytes & ~(STREAM_LINE_BYTES - 1)
+    for at in range(0, whole, STREAM_LINE_BYTES):
+        stream_line(target, source, at)
+    copy(source, whole, size_bytes - whole, target, whole)
+
+
+@inner
+def _read_planes(
+    width: int, payload: Pointer, payload_bytes: int, word_count: int, planes: Pointer, scratch: Pointer
+) -> int:
+    """Find or decode all planes; return which are in group order, or -1 if the payload is refused."""
+    grouped_planes, start = 0, ENTRY_BYTES * width
+    if payload_bytes < start:
+        return -1
+    for number in range(width):
+        entry = np.int64(load_cell(payload, ENTRY_BYTES * number))
+        coding, is_grouped, stop = entry & 3, entry & IS_GROUPED, start + (entry >> 3)
+        if stop > payload_bytes:
+            return -1
+        plane = planes[number] = planes[ASIDE + number]
+        if coding == CONSTANT_BODY:
+            if is_grouped or stop - start != 1:
+                return -1
+            fill(plane, 0, word_count, payload[start])
+        elif coding == RAW_BODY:
+            if stop - start != word_count:
+                return -1
+            planes[number] = behind(payload, start)
+        elif coding != CODED_BODY or not read_frame(payload, start, stop, plane, word_count, scratch):
+            return -1
+        grouped_planes |= np.int64(is_grouped > 0) << number
+        start = stop
+    return grouped_planes if start == payload_bytes else -1
