@@ -15,7 +15,7 @@ from store.values import Plain, Tagged
 
 from .composites import form
 from .entries import FlatContainer, FlatEntry, FlatState, FlatTensor
-from .names import METADATA, join, last_segment, parent_of, segment
+from .names import METADATA, ROOT, join, last_segment, parent_of, segment
 from .state import PLAIN_CONTAINERS, SEQUENCES
 from .stored import StoredItem, ancestors, full_name
 from .tensors import dtype_name, overlaps_itself, torch_dtype
@@ -88,6 +88,7 @@ class _Matching:
         self._names = names
         self._any_value = any_value
         self._match = Match(stored.name)
+        self._is_closed_below: dict[str, bool] = {}
 
     def run(self) -> Match:
         for name, entry in self._target.entries.items():
@@ -101,7 +102,14 @@ class _Matching:
         return self._names is None or name in self._names
 
     def _is_below_closed(self, name: str) -> bool:
-        return bool(self._match.closed) and not self._match.closed.isdisjoint(ancestors(name))
+        """Whether a container around this stands for it. Siblings share the answer: containers come before children."""
+        if name == ROOT:
+            return False
+        parent = parent_of(name)
+        known = self._is_closed_below.get(parent)
+        if known is None:
+            known = self._is_closed_below[parent] = parent in self._match.closed or self._is_below_closed(parent)
+        return known
 
     # --- the target's entries ---
 
@@ -182,7 +190,10 @@ class _Matching:
         for name in sorted(self._stored.entries, key=lambda name: name.count("/")):
             entry = self._stored.entries[name]
             known = name in self._target.entries or name in self._match.closed or last_segment(name) == METADATA
-            if known or not self._counts(name) or self._is_below_closed(name) or not below.isdisjoint(ancestors(name)):
+            if known or not self._counts(name):
+                continue
+            above = list(ancestors(name))
+            if not (self._match.closed.isdisjoint(above) and below.isdisjoint(above)):
                 continue
             if isinstance(entry, ContainerEntry) and entry.container in OPEN:
                 continue

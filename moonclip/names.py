@@ -9,6 +9,7 @@ Spec: docs/format.md §9.
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final
 
 from store import values
@@ -20,6 +21,8 @@ METADATA: Final = "~metadata"
 """Child that keeps the ``_metadata`` attribute of a module's state dict; no key has this segment."""
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
+_KEYS_KEPT: Final = 1024
+"""An optimizer has the same few keys for each of its parameters."""
 _MAX_DIGITS: Final = 19
 """Integers of more digits are spelled as other keys are: Python refuses to parse very long ones."""
 
@@ -37,6 +40,7 @@ def segment(key: Plain) -> str:
     return "~k" + values.encode(key).hex()
 
 
+@lru_cache(_KEYS_KEPT)
 def key_of(segment: str) -> Plain:
     """Inverse of :func:`segment`.
 

@@ -88,20 +88,66 @@ def restore(optimizer: torch.optim.Optimizer, state: State) -> None:
         Exception: whatever the optimizer's ``load_state_dict`` raises.
     """
     groups = list(optimizer.param_groups)
-    optimizer.load_state_dict(state)
-    for key, saved in _by_parameter(optimizer, state):
-        optimizer.state[key] = _as_stored(optimizer.state[key], saved)
+    ready = _ready(optimizer, state) if _takes_state_plainly(optimizer) else frozenset()
+    rest = {saved_id: saved for saved_id, saved in state["state"].items() if saved_id not in ready}
+    optimizer.load_state_dict({**state, "state": rest})
+    parameters = {saved_id: parameter for parameter, saved_id, _ in _by_parameter(optimizer, state)}
+    for saved_id, saved in state["state"].items():  # in their order, which is that of the next state dict
+        key = parameters.get(saved_id, saved_id)
+        if saved_id in ready:
+            optimizer.state[key] = saved
+        elif key in optimizer.state:
+            optimizer.state[key] = _as_stored(optimizer.state.pop(key), saved)
     for before, after in zip(groups, optimizer.param_groups, strict=True):
         _keep_tensors(before, after)
 
 
-def _by_parameter(optimizer: torch.optim.Optimizer, state: State) -> Iterator[tuple[torch.Tensor, Any]]:
-    """Each parameter that has state now, and what was stored for it."""
-    saved_ids = (saved_id for group in state["param_groups"] for saved_id in group["params"])
+def _takes_state_plainly(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether ``load_state_dict`` is torch's own with nothing hooked into it: nobody else looks at the state."""
+    return (
+        getattr(optimizer.load_state_dict, "__func__", None) is torch.optim.Optimizer.load_state_dict
+        and type(optimizer).__setstate__.__module__.startswith("torch.optim.")
+        and not optimizer._optimizer_load_state_dict_pre_hooks  # noqa: SLF001 - torch tells of them nowhere else
+        and not optimizer._optimizer_load_state_dict_post_hooks  # noqa: SLF001
+    )
+
+
+def _ready(optimizer: torch.optim.Optimizer, state: State) -> frozenset[Any]:
+    """Ids of parameters whose state was written in place and is what torch would make of it again.
+
+    It would look for each tensor's group anew, in a list of all parameters.
+    """
+    return frozenset(
+        saved_id
+        for parameter, saved_id, group in _by_parameter(optimizer, state)
+        if _is_ready(optimizer.state.get(parameter), state["state"][saved_id], parameter, group)
+    )
+
+
+def _is_ready(live: Any, saved: Any, parameter: torch.Tensor, group: State) -> bool:
+    if type(live) is not dict or type(saved) is not dict or live.keys() != saved.keys():
+        return False
+    return all(
+        isinstance(tensor, torch.Tensor) and tensor is live[key] and _is_as_torch_has_it(key, tensor, parameter, group)
+        for key, tensor in saved.items()
+    )
+
+
+def _is_as_torch_has_it(key: Any, tensor: torch.Tensor, parameter: torch.Tensor, group: State) -> bool:
+    if key != "step":
+        return tensor.device == parameter.device
+    if group.get("fused") or group.get("capturable"):
+        return tensor.device == parameter.device and tensor.dtype == torch.float32
+    return True
+
+
+def _by_parameter(optimizer: torch.optim.Optimizer, state: State) -> Iterator[tuple[torch.Tensor, Any, State]]:
+    """Each parameter that state was stored for, its id there, and its group there."""
+    saved_ids = ((saved_id, group) for group in state["param_groups"] for saved_id in group["params"])
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    for saved_id, parameter in zip(saved_ids, parameters, strict=True):
-        if saved_id in state["state"] and parameter in optimizer.state:
-            yield parameter, state["state"][saved_id]
+    for (saved_id, group), parameter in zip(saved_ids, parameters, strict=True):
+        if saved_id in state["state"]:
+            yield parameter, saved_id, group
 
 
 def _as_stored(current: Any, saved: Any, key: Any = None) -> Any:

@@ -67,8 +67,7 @@ def read(repo: Repository, reads: Sequence[Read], *, verify_hash: bool = False) 
     try:
         repo.read_tensors(direct, verify_hash=verify_hash)
     finally:
-        for one in reads:
-            mark_written(one.out)
+        mark_written(*(one.out for one in reads))
     for batch in _batches(indirect):
         _read_by_way_of_temporaries(repo, batch, verify_hash=verify_hash)
 

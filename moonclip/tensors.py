@@ -22,6 +22,9 @@ DTYPE_NAMES: Final[dict[torch.dtype, str]] = {found: name for name, found in _TO
 """Stored name of each of torch's dtypes; quantized ones are missing, being kept as integers with a scale."""
 
 _COMPLEX: Final = frozenset(found for found in DTYPE_NAMES if found.is_complex)
+_KNOWN_TO_MEMORYVIEWS: Final = frozenset(
+    found for name, found in _TORCH_DTYPES.items() if name in np.sctypeDict and not found.is_complex
+)
 _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """Dtype that elements of so many bytes are moved as."""
 
@@ -122,11 +125,13 @@ def writable_bytes(tensor: torch.Tensor) -> memoryview | None:
         A view (format ``B``) that keeps the tensor's memory alive, or ``None`` unless the tensor is plain, on the CPU,
         contiguous and not empty: then use :func:`fill`.
     """
-    plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.dtype in DTYPE_NAMES
+    plain = tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in DTYPE_NAMES
     if not plain or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg() or not tensor.numel():
         return None
-    array: Any = tensor.detach().view(-1).view(torch.uint8).numpy()
-    return memoryview(array)
+    array: Any = tensor.detach()
+    if tensor.dtype in _KNOWN_TO_MEMORYVIEWS:  # which saves two views, as much as all else takes
+        return memoryview(array.numpy()).cast("B")
+    return memoryview(array.view(-1).view(torch.uint8).numpy())
 
 
 def lies_in_c_order(tensor: torch.Tensor) -> bool:
@@ -138,6 +143,8 @@ def lies_in_c_order(tensor: torch.Tensor) -> bool:
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether several elements of a strided tensor share memory, as those of an expanded view do."""
+    if tensor.is_contiguous():
+        return False
     reach = 0  # of the dims so far, in elements
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if not size:
@@ -164,10 +171,9 @@ def version_of(tensor: torch.Tensor) -> int:
     return tensor._version  # noqa: SLF001 - torch's documentation names it, and there is no other door
 
 
-def mark_written(tensor: torch.Tensor) -> None:
-    """Tell autograd that a tensor's memory was changed behind its back, as an in-place operation would."""
-    if not tensor.is_inference():
-        torch.autograd.graph.increment_version(tensor)
+def mark_written(*tensors: torch.Tensor) -> None:
+    """Tell autograd that tensors' memory was changed behind its back, as an in-place operation would."""
+    torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 def fill(tensor: torch.Tensor, loaded: torch.Tensor) -> None:

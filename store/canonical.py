@@ -23,7 +23,7 @@ Node = Any
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 
 _COUNT, _BYTES, _TEXT, _LIST, _MAP = 0x00, 0x40, 0x60, 0x80, 0xA0
-_SHORTEST = 24
+SHORTEST = 24
 """Arguments below this are part of the first byte; from here on it says how many bytes follow with the argument."""
 _KEPT = 4096
 """Dtypes, sizes and lengths come again and again."""
@@ -83,10 +83,10 @@ def join_list(encoded: Sequence[bytes]) -> bytes:
 @lru_cache(_KEPT)
 def _head(major: int, argument: int) -> bytes:
     """First bytes of an item: its type, and its value or length in as few bytes as hold that."""
-    if argument < _SHORTEST:
+    if argument < SHORTEST:
         return bytes([major | argument])
     width = next(width for width in range(4) if argument < 1 << (8 << width))
-    return bytes([major | _SHORTEST + width]) + argument.to_bytes(1 << width, "big")
+    return bytes([major | SHORTEST + width]) + argument.to_bytes(1 << width, "big")
 
 
 def decode(data: Buffer, what: str = "object") -> Node:

@@ -6,14 +6,16 @@ of them are there and intact. Whatever is not as expected is an error here, and 
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from .codec import decode
-from .errors import Corrupt
-from .ids import ObjectId, short
+from .errors import Corrupt, NotFound
+from .ids import ObjectId, PackId, short
 from .index import Place
-from .limits import KEPT_CHUNKS_BYTES
+from .limits import KEPT_CHUNKS_BYTES, READ_RUN_BYTES
 from .packs import PackStore
 
 
@@ -67,12 +69,28 @@ class Kept:
                 self._kept_bytes -= len(self._decoded.popitem(last=False)[1])
 
 
+class _Ahead(NamedTuple):
+    """A stretch of a pack that was read, from ``start`` on."""
+
+    pack: PackId
+    start: int
+    data: memoryview
+
+    def of(self, place: Place) -> memoryview | None:
+        """The stored bytes of an object, if they are here."""
+        at = place.offset - self.start
+        is_here = place.pack == self.pack and at >= 0 and at + place.stored_bytes <= len(self.data)
+        return self.data[at : at + place.stored_bytes] if is_here else None
+
+
 class _Scratch(threading.local):
     """Memory of one thread that is used again for every chunk: fresh memory costs page faults, and is in no cache."""
 
     def __init__(self) -> None:
         self.stored = bytearray()
         self.decoded = (bytearray(), bytearray())
+        self.run = bytearray()
+        self.ahead: _Ahead | None = None
 
     def room_for_stored(self, size_bytes: int) -> memoryview:
         if len(self.stored) < size_bytes:
@@ -91,7 +109,32 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def decode_chain(packs: PackStore, chain: Chain, out: memoryview, kept: Kept) -> None:
+@contextmanager
+def read_ahead(packs: PackStore, chains: Sequence[Chain]) -> Iterator[None]:
+    """Read at once what this thread is about to decode.
+
+    Args:
+        packs: reads stored objects.
+        chains: their first objects lie in one pack, in this order and close together, within ``READ_RUN_BYTES``.
+
+    Raises:
+        OSError: the pack cannot be opened or read. That it is gone or damaged shows when each object is read alone.
+    """
+    first, last = chains[0][0].place, chains[-1][0].place
+    size_bytes = last.offset + last.stored_bytes - first.offset
+    if len(_scratch.run) < size_bytes:
+        _scratch.run = bytearray(READ_RUN_BYTES)
+    data = memoryview(_scratch.run)[:size_bytes]
+    with suppress(NotFound, Corrupt):
+        packs.read_stretch(first.pack, first.offset, data)
+        _scratch.ahead = _Ahead(first.pack, first.offset, data)
+    try:
+        yield
+    finally:
+        _scratch.ahead = None
+
+
+def decode_chain(packs: PackStore, chain: Chain, out: memoryview, kept: Kept, *, streamed: bool = False) -> None:
     """Decode the first object of a chain into ``out``.
 
     Args:
@@ -99,6 +142,7 @@ def decode_chain(packs: PackStore, chain: Chain, out: memoryview, kept: Kept) ->
         chain: what to decode.
         out: writable, C-contiguous bytes; fully overwritten, undefined after an error.
         kept: where decoded bases may be found, and are left.
+        streamed: nobody reads ``out`` soon.
 
     Raises:
         NotFound: a pack is not there any more.
@@ -109,7 +153,7 @@ def decode_chain(packs: PackStore, chain: Chain, out: memoryview, kept: Kept) ->
     """
     start, base = _nearest(chain, kept)
     for number in reversed(range(start)):
-        base = _decode_link(packs, chain[number], base, None if number else out, kept)
+        base = _decode_link(packs, chain[number], base, None if number else out, kept, streamed=streamed)
     if start == 0 and base is not None:
         _copy(chain[0].id, base, out)
 
@@ -124,18 +168,23 @@ def _nearest(chain: Chain, kept: Kept) -> tuple[int, memoryview | None]:
 
 
 def _decode_link(
-    packs: PackStore, link: Link, base: memoryview | None, out: memoryview | None, kept: Kept
+    packs: PackStore, link: Link, base: memoryview | None, out: memoryview | None, kept: Kept, *, streamed: bool
 ) -> memoryview:
     """Decode one object, into ``out`` if that is given; returns where it is."""
-    place = link.place
-    header, payload = packs.read(place.pack, place.offset, place.stored_bytes, link.id, _scratch.room_for_stored)
+    place, ahead = link.place, _scratch.ahead
+    data = None if ahead is None else ahead.of(place)
+    if data is None:
+        header, payload = packs.read(place.pack, place.offset, place.stored_bytes, link.id, _scratch.room_for_stored)
+    else:
+        header, payload = packs.checked(data, place.pack, place.offset, link.id)
     if header.base != place.base:
         raise Corrupt(f"chunk {short(link.id)} has another base than the index says", object=link.id.hex())
     if kept.wants(link.id):
         room = memoryview(bytearray(header.raw_bytes))
     else:
         room = _scratch.room_for_decoded(header.raw_bytes) if out is None else out
-    decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, room)
+    streamed = streamed and room is out
+    decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, room, streamed=streamed)
     if kept.wants(link.id):
         kept.put(link.id, room)
         if out is not None:

@@ -12,6 +12,7 @@ from typing import Any
 from . import canonical, fields, values
 from .canonical import Node
 from .entries import Entry, decode_entry, encode_entry
+from .entryforms import read_leaf
 from .errors import Corrupt, Incompatible
 from .ids import Buffer, CommitId, TreeId, commit_id
 from .values import Plain
@@ -68,6 +69,9 @@ class TreeNode:
         Raises:
             Corrupt: not the canonical encoding of a well-formed tree.
         """
+        entries = read_leaf(bytes(data))
+        if entries is not None:
+            return cls(entries)
         node = canonical.parse(data, what)
         tree: TreeNode = _build(what, lambda: _tree_from(node, what))
         _require_same(tree, data, what)
@@ -82,7 +86,8 @@ class Commit:
         items: item name to its tree.
         parents: commits this one came from; none for the first, two for a merge.
         step: training step, or ``None``.
-        time_ns: when it was made, nanoseconds since the epoch, by the saver's clock (never used for decisions).
+        time_ns: when it was made, nanoseconds since the epoch, by the saver's clock. Decides only what policies by age
+            keep.
         branch: branch it was committed on.
         message: what a person said of it.
         metadata: the user's mapping, order kept, plain values.

@@ -5,22 +5,23 @@ whole chunk is wanted.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import accumulate
 from math import prod
+from typing import NamedTuple
 
 from .chains import Chain, Kept
 from .dtypes import dtype
 from .entries import Piece, TensorEntry, ValueEntry
 from .errors import Incompatible
 from .ids import ChunkId, ObjectId, PackId
+from .limits import PAGE_BYTES, READ_RUN_BYTES, STREAMED_CHUNK_BYTES
 from .parallel import Threads
 from .reader import ObjectReader
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkCopy:
+class ChunkCopy(NamedTuple):
     """Bytes ``start`` to ``start + len(out)`` of a chunk belong in ``out``.
 
     Attributes:
@@ -36,8 +37,7 @@ class ChunkCopy:
     out: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRead:
+class ChunkRead(NamedTuple):
     """One chunk and every place its bytes go."""
 
     chunk: ChunkId
@@ -69,6 +69,23 @@ def plan_rows(entry: TensorEntry, start_row: int, stop_row: int, out: memoryview
     if len(out) != stop - start:
         raise Incompatible(f"{len(out)} bytes of memory for {stop - start} bytes of tensor")
     return plan_span(entry, start, out)
+
+
+def plan_whole(entry: TensorEntry, out: memoryview) -> list[ChunkCopy]:
+    """Which chunks make up a tensor. Most are one piece, whose chunks follow one another from the first byte on.
+
+    Args:
+        entry: the tensor.
+        out: exactly as many bytes as it has. Inline tensors are copied right here.
+
+    Raises:
+        Incompatible: ``out`` of another size.
+    """
+    if len(out) != entry.size_bytes:
+        raise Incompatible(f"{len(out)} bytes of memory for {entry.size_bytes} bytes of tensor")
+    if len(entry.pieces) != 1 or sum(entry.pieces[0].cuts) != len(out):
+        return plan_span(entry, 0, out)
+    return _chunks_in_order(entry.pieces[0].chunks, entry.pieces[0].cuts, out)
 
 
 def plan_span(entry: TensorEntry, start: int, out: memoryview) -> list[ChunkCopy]:
@@ -105,10 +122,16 @@ def _piece_copies(entry: TensorEntry, piece: Piece, start: int, stop: int, out: 
 
 def plan_value(entry: ValueEntry, out: memoryview) -> list[ChunkCopy]:
     """Which chunks make up a value's encoding; ``out`` is as long as that."""
-    stops = accumulate(entry.cuts)
+    return _chunks_in_order(entry.chunks, entry.cuts, out)
+
+
+def _chunks_in_order(chunks: Sequence[ChunkId], cuts: Sequence[int], out: memoryview) -> list[ChunkCopy]:
+    """Whole chunks, one behind the other."""
+    if len(chunks) == 1:  # as most of many thousands are
+        return [ChunkCopy(chunks[0], cuts[0], 0, out)]
+    stops = accumulate(cuts)
     return [
-        ChunkCopy(chunk, cut, 0, out[stop - cut : stop])
-        for chunk, cut, stop in zip(entry.chunks, entry.cuts, stops, strict=True)
+        ChunkCopy(chunk, cut, 0, out[stop - cut : stop]) for chunk, cut, stop in zip(chunks, cuts, stops, strict=True)
     ]
 
 
@@ -123,13 +146,13 @@ def gather(copies: Iterable[ChunkCopy]) -> list[ChunkRead]:
     return [ChunkRead(chunk, chunk_bytes, tuple(same)) for (chunk, chunk_bytes), same in by_chunk.items()]
 
 
-def execute(reader: ObjectReader, reads: Sequence[ChunkRead], threads: Threads, *, verify_hash: bool) -> None:
+def execute(reader: ObjectReader, reads: Sequence[ChunkRead], threads: Threads | None, *, verify_hash: bool) -> None:
     """Read, verify and decode chunks into their places, in the order in which they lie in the packs.
 
     Args:
         reader: reads chunks.
         reads: what to read.
-        threads: run the reads.
+        threads: run the reads; ``None`` for the caller's, which may be one of these: they must not wait for each other.
         verify_hash: also check each chunk's BLAKE3.
 
     Raises:
@@ -142,11 +165,45 @@ def execute(reader: ObjectReader, reads: Sequence[ChunkRead], threads: Threads, 
     chains = reader.chains(read.chunk for read in reads)
     planned = sorted(((read, chains.get(read.chunk, ())) for read in reads), key=_position)
     kept = Kept(_shared(chain for _, chain in planned))
-    if planned:
-        threads.run(lambda one: _read_chunk(reader, *one, kept, verify_hash=verify_hash), planned)
+    if threads is not None and planned:
+        threads.run(lambda run: _read_run(reader, run, kept, verify_hash=verify_hash), _runs(planned))
+        return
+    for run in _runs(planned):
+        _read_run(reader, run, kept, verify_hash=verify_hash)
 
 
-def _position(planned: tuple[ChunkRead, Chain]) -> tuple[PackId, int] | tuple[()]:
+_Planned = tuple[ChunkRead, Chain]
+
+
+def _runs(planned: Sequence[_Planned]) -> Iterator[list[_Planned]]:
+    """Chunks that lie close together in a pack, as tasks: small ones cost more to hand to a thread than to read."""
+    run: list[_Planned] = []
+    for one in planned:
+        if run and not _follows(one[1], run[-1][1], run[0][1]):
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
+
+
+def _follows(chain: Chain, last: Chain, first: Chain) -> bool:
+    """Whether a chunk lies close enough behind the last of a run, and the first, to be read at once with them."""
+    if not first or not chain:
+        return False
+    place, before, start = chain[0].place, last[0].place, first[0].place
+    gap_bytes = place.offset - before.offset - before.stored_bytes
+    is_near = place.pack == start.pack and gap_bytes <= PAGE_BYTES
+    return is_near and place.offset + place.stored_bytes - start.offset <= READ_RUN_BYTES
+
+
+def _read_run(reader: ObjectReader, run: Sequence[_Planned], kept: Kept, *, verify_hash: bool) -> None:
+    with reader.reading_ahead([chain for _, chain in run]) if len(run) > 1 else nullcontext():
+        for read, chain in run:
+            _read_chunk(reader, read, chain, kept, verify_hash=verify_hash)
+
+
+def _position(planned: _Planned) -> tuple[PackId, int] | tuple[()]:
     """Where a chunk is. Packs in any order, each from its beginning."""
     _, chain = planned
     return (chain[0].place.pack, chain[0].place.offset) if chain else ()
@@ -162,6 +219,7 @@ def _read_chunk(reader: ObjectReader, read: ChunkRead, chain: Chain, kept: Kept,
     first, *others = read.copies
     whole_first = first.start == 0 and len(first.out) == read.chunk_bytes
     raw = first.out if whole_first else memoryview(bytearray(read.chunk_bytes))
-    reader.chunk_into(read.chunk, raw, verify_hash=verify_hash, chain=chain, kept=kept)
+    streamed = whole_first and not others and len(raw) >= STREAMED_CHUNK_BYTES
+    reader.chunk_into(read.chunk, raw, verify_hash=verify_hash, chain=chain, kept=kept, streamed=streamed)
     for copy in others if whole_first else read.copies:
         copy.out[:] = raw[copy.start : copy.start + len(copy.out)]

@@ -203,6 +203,34 @@ def test_a_stepped_optimizer_keeps_its_tensors(mgr: CheckpointManager) -> None:
     assert state[0].item() == 1
 
 
+def test_the_order_of_state_stays(mgr: CheckpointManager) -> None:
+    """It is the order in which parameters first had a gradient; in another, the next save would write new trees."""
+
+    def stepped(*order: int) -> torch.optim.Optimizer:
+        parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(3)]
+        optimizer = torch.optim.AdamW(parameters)
+        for number in order:
+            optimizer.zero_grad()
+            parameters[number].grad = torch.ones(3)
+            optimizer.step()
+        return optimizer
+
+    mgr.save(step=0, optimizer=stepped(2, 0, 1))
+    for again in (stepped(), stepped(0), stepped(0, 1, 2)):
+        mgr.resume(optimizer=again)
+        assert list(again.state_dict()["state"]) == [2, 0, 1]
+
+
+def test_a_counter_of_a_fused_optimizer_is_what_torch_takes(mgr: CheckpointManager) -> None:
+    run = Training("AdamW", {"fused": True})
+    run.step(0)
+    for state in run.optimizer.state.values():
+        state["step"] = state["step"].double()
+    mgr.save(step=0, optimizer=run.optimizer)
+    mgr.resume(optimizer=run.optimizer)
+    assert {state["step"].dtype for state in run.optimizer.state.values()} == {torch.float32}
+
+
 def test_groups_that_differ_are_refused_before_anything_is_written(mgr: CheckpointManager) -> None:
     run = Training("Adam", {})
     run.step(0)
@@ -275,3 +303,82 @@ def test_a_grad_scaler_is_an_item(mgr: CheckpointManager) -> None:
     again = torch.amp.GradScaler("cpu")
     mgr.resume(scaler=again)
     assert again.state_dict() == scaler.state_dict()
+
+
+class _Asking(torch.optim.AdamW):
+    """Remembers for how many parameters it was given state."""
+
+    given_count = -1
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.given_count = len(state_dict["state"])
+        super().load_state_dict(state_dict)
+
+
+class _Unpacking(torch.optim.AdamW):
+    """The same, one layer further down."""
+
+    given_count = -1
+
+    def __setstate__(self, state: Any) -> None:
+        self.given_count = len(state["state"])
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+
+
+def _stepped(kind: Any) -> tuple[torch.nn.Linear, Any]:
+    model = torch.nn.Linear(3, 2)
+    optimizer = kind(model.parameters())
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_state_that_was_written_in_place_is_not_looked_at_again(
+    mgr: CheckpointManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch looks for each tensor's group in a list of all parameters: seconds, for many."""
+    _, optimizer = _stepped(torch.optim.AdamW)
+    mgr.save(optimizer=optimizer)
+    model, again = _stepped(torch.optim.AdamW)
+    before = {key: dict(state) for key, state in again.state.items()}
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a tensor was looked at")
+
+    monkeypatch.setattr(torch.optim.Optimizer, "_process_value_according_to_param_policy", staticmethod(refuse))
+    mgr.load(into={"optimizer": again})
+    assert all(again.state[parameter].keys() == before[parameter].keys() for parameter in model.parameters())
+    assert all(again.state[p][key] is tensor for p, state in before.items() for key, tensor in state.items())
+    saved = [state["exp_avg"] for state in optimizer.state.values()]
+    assert all(torch.equal(*pair) for pair in zip(saved, (s["exp_avg"] for s in again.state.values()), strict=True))
+
+
+@pytest.mark.parametrize("kind", [_Asking, _Unpacking])
+def test_who_looks_at_the_state_is_given_all_of_it(mgr: CheckpointManager, kind: type[_Asking | _Unpacking]) -> None:
+    _, optimizer = _stepped(kind)
+    mgr.save(optimizer=optimizer)
+    _, again = _stepped(kind)
+    mgr.load(into={"optimizer": again})
+    assert again.given_count == 2
+
+
+def test_hooks_are_given_the_whole_state(mgr: CheckpointManager) -> None:
+    _, optimizer = _stepped(torch.optim.AdamW)
+    mgr.save(optimizer=optimizer)
+    _, again = _stepped(torch.optim.AdamW)
+    given: list[int] = []
+    again.register_load_state_dict_pre_hook(lambda _, state: given.append(len(state["state"])))
+    mgr.load(into={"optimizer": again})
+    assert given == [2]
+
+
+def test_state_of_some_parameters_only(mgr: CheckpointManager) -> None:
+    """Those that the target has are written in place, the others come anew."""
+    model, optimizer = _stepped(torch.optim.AdamW)
+    mgr.save(optimizer=optimizer)
+    _, again = _stepped(torch.optim.AdamW)
+    bias = again.param_groups[0]["params"][1]
+    del again.state[bias]
+    mgr.load(into={"optimizer": again})
+    for old, new in zip(model.parameters(), again.param_groups[0]["params"], strict=True):
+        assert torch.equal(optimizer.state[old]["exp_avg_sq"], again.state[new]["exp_avg_sq"])

@@ -17,6 +17,7 @@ from store.ids import ChunkId, ObjectId, PackId, chunk_id
 from store.index import Place
 from store.objects import Kind
 from store.pack import ObjectHeader, PackTable, Sealed, seal
+from store.packs import pack_path
 from store.reader import ObjectReader
 from store.repository import Repository
 from store.retrieve import ChunkCopy, execute, gather
@@ -28,13 +29,15 @@ A, B = ChunkId(ObjectId(b"a" * 32)), ChunkId(ObjectId(b"b" * 32))
 
 
 class Counting(Disk):
-    """Notes the offset of each read."""
+    """Notes the offset and the length of each read."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
+        self.sizes_bytes: list[int] = []
 
     def pread_into(self, fd: int, out: memoryview, offset: int) -> int:
         self.offsets.append(offset)
+        self.sizes_bytes.append(len(out))
         return super().pread_into(fd, out, offset)
 
 
@@ -74,9 +77,9 @@ def read(repo: Repository, raws: Sequence[bytes]) -> list[bytes]:
 
 def test_a_base_that_several_share_is_read_once(repo: Repository, disk: Counting) -> None:
     raws = [drifted(BASE, number).data for number in range(5)]
-    store(repo, [packing.chunk(BASE.data), *(delta(raw, BASE.data) for raw in raws)])
+    table = store(repo, [packing.chunk(BASE.data), *(delta(raw, BASE.data) for raw in raws)])
     assert read(repo, raws) == raws
-    assert len(disk.offsets) == len(set(disk.offsets)) == 6
+    assert disk.offsets.count(table.entries[0].offset) == 1
 
 
 @pytest.mark.parametrize("is_base_first", [False, True])
@@ -85,23 +88,60 @@ def test_a_chunk_that_is_wanted_and_a_base_is_read_once(repo: Repository, disk: 
     sealed = [packing.chunk(BASE.data), delta(raw, BASE.data)]
     store(repo, sealed if is_base_first else sealed[::-1])
     assert read(repo, [raw, BASE.data]) == [raw, BASE.data]
-    assert len(disk.offsets) == 2
+    assert disk.sizes_bytes == [sum(one.stored_bytes for one in sealed)]
 
 
 def test_what_finds_no_room_is_decoded_again(repo: Repository, disk: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chains, "KEPT_CHUNKS_BYTES", len(BASE.data))
     bases = [BASE.data, noise("other", 4000).data]
     raws = [drifted(replace(BASE, data=bases[number % 2]), number).data for number in range(6)]
-    store(repo, [*map(packing.chunk, bases), *(delta(raw, bases[number % 2]) for number, raw in enumerate(raws))])
+    table = store(
+        repo, [*map(packing.chunk, bases), *(delta(raw, bases[number % 2]) for number, raw in enumerate(raws))]
+    )
     assert read(repo, raws) == raws
-    assert len(disk.offsets) > 8
+    assert sum(disk.offsets.count(entry.offset) for entry in table.entries[:2]) > 2
 
 
 def test_chunks_are_read_in_the_order_of_their_pack(repo: Repository, disk: Counting) -> None:
-    raws = [noise(number, 100).data for number in range(9)]
+    raws = [noise(number, 100_000).data for number in range(9)]
     store(repo, list(map(packing.chunk, raws)))
     assert read(repo, raws[::-1]) == raws[::-1]
+    assert len(disk.offsets) > 1
     assert disk.offsets == sorted(disk.offsets)
+
+
+def test_small_neighbours_are_read_at_once_and_what_lies_between_others_is_not(
+    repo: Repository, disk: Counting
+) -> None:
+    raws = [noise(number, 100).data for number in range(9)] + [noise("large", 40_000).data, noise("last", 100).data]
+    sealed = list(map(packing.chunk, raws))
+    table = store(repo, sealed)
+    wanted = [*raws[:9], raws[10]]
+    assert read(repo, wanted) == wanted
+    assert disk.offsets == [table.entries[0].offset, table.entries[10].offset]
+    assert sum(disk.sizes_bytes) == sum(one.stored_bytes for one in [*sealed[:9], sealed[10]])
+
+
+def test_a_damaged_chunk_is_told_of_and_its_neighbours_are_read(repo: Repository) -> None:
+    raws = [noise(number, 100).data for number in range(3)]
+    table = store(repo, list(map(packing.chunk, raws)))
+    path, damaged = pack_path(repo.layout.packs, table.id), table.entries[1]
+    data = bytearray(path.read_bytes())
+    data[damaged.offset + 100] ^= 1
+    path.write_bytes(data)
+    assert read(repo, raws[::2]) == raws[::2]
+    with pytest.raises(Corrupt, match=f"offset {damaged.offset}"):
+        read(repo, raws)
+
+
+def test_a_run_that_ends_beyond_its_pack_is_read_one_by_one(repo: Repository) -> None:
+    raws = [noise(number, 100).data for number in range(3)]
+    table = store(repo, list(map(packing.chunk, raws)))
+    path, last = pack_path(repo.layout.packs, table.id), table.entries[2]
+    path.write_bytes(path.read_bytes()[: last.end - 1])
+    with pytest.raises(Corrupt, match=f"offset {last.offset}"):
+        read(repo, raws)
+    assert read(repo, raws[:2]) == raws[:2]
 
 
 def test_the_short_way_gives_what_the_long_way_gives(repo: Repository) -> None:
