@@ -22,19 +22,24 @@ if TYPE_CHECKING:
         MoonclipError,
         NoRoom,
         NotFound,
+        Pruned,
         ReadOnly,
         SaveFailed,
         StateChanged,
         StoreNotFound,
         Unsafe,
     )
+    from store.retention import Keep
 
+    from .comparing import Diff
     from .descriptions import Description, Snapshot, TensorDescription
     from .lazy import LazyTensor
     from .manager import CheckpointManager
 
 _MODULE_OF: Final = {
     "CheckpointManager": "moonclip.manager",
+    "Diff": "moonclip.comparing",
+    "Keep": "store.retention",
     "LazyTensor": "moonclip.lazy",
     **dict.fromkeys(("Description", "Snapshot", "TensorDescription"), "moonclip.descriptions"),
     **dict.fromkeys(
@@ -47,6 +52,7 @@ _MODULE_OF: Final = {
             "MoonclipError",
             "NoRoom",
             "NotFound",
+            "Pruned",
             "ReadOnly",
             "SaveFailed",
             "StateChanged",
@@ -64,11 +70,14 @@ __all__ = [
     "Conflict",
     "Corrupt",
     "Description",
+    "Diff",
     "Incompatible",
+    "Keep",
     "LazyTensor",
     "MoonclipError",
     "NoRoom",
     "NotFound",
+    "Pruned",
     "ReadOnly",
     "SaveFailed",
     "Snapshot",

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from store.absences import expected_items
 from store.entries import TensorEntry
 from store.errors import Corrupt, MoonclipError
 from store.ids import CommitId
@@ -32,6 +33,7 @@ class Snapshot:
         parents: full ids, hex.
         items: names of its items.
         tags: names of tags that point at it.
+        absent: names of the items whose content is not here, all of them if the commit was pruned.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Snapshot:
     parents: tuple[str, ...]
     items: tuple[str, ...]
     tags: tuple[str, ...]
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +87,27 @@ def snapshots(repo: Repository, ids: Iterable[CommitId], policy: Policy) -> Iter
     """Commits as listings give them, in the order of ``ids``, each read when it is asked for."""
     tags = _tags_by_commit(repo)
     for commit_id in ids:
-        yield _snapshot(commit_id, repo.commit(commit_id), tags, policy)
+        yield _snapshot(repo, commit_id, repo.commit(commit_id), tags, policy)
 
 
 def _snapshot(
-    commit_id: CommitId, commit: Commit, tags: Mapping[CommitId, tuple[str, ...]], policy: Policy
+    repo: Repository, commit_id: CommitId, commit: Commit, tags: Mapping[CommitId, tuple[str, ...]], policy: Policy
 ) -> Snapshot:
     return Snapshot(
         id=commit_id.hex(),
         step=commit.step,
         branch=commit.branch,
         message=commit.message,
-        metadata={key: _readable(value, policy) for key, value in commit.metadata.items()},
+        metadata={key: readable(value, policy) for key, value in commit.metadata.items()},
         time_ns=commit.time_ns,
         parents=tuple(parent.hex() for parent in commit.parents),
         items=tuple(commit.items),
         tags=tags.get(commit_id, ()),
+        absent=tuple(item for item in commit.items if repo.absences.lacks(commit_id, item)),
     )
 
 
-def _readable(value: Plain, policy: Policy) -> Any:
+def readable(value: Plain, policy: Policy) -> Any:
     """The value, or its stored form where the policy or a lost class forbids more: a listing must not fail for it."""
     try:
         return from_plain(value, policy)
@@ -123,7 +127,7 @@ def _tags_by_commit(repo: Repository) -> dict[CommitId, tuple[str, ...]]:
 
 
 def describe(repo: Repository, commit: Commit, policy: Policy) -> Description:
-    """Sizes of all tensors of a commit. Reads trees and the index, no tensor.
+    """Sizes of all tensors of a commit that are here. Reads trees and the index, no tensor.
 
     Raises:
         NotFound: a chunk is missing.
@@ -136,7 +140,7 @@ def describe(repo: Repository, commit: Commit, policy: Policy) -> Description:
         for name, entry in entries.items()
     }
     return Description(
-        _snapshot(commit.id, commit, _tags_by_commit(repo), policy),
+        _snapshot(repo, commit.id, commit, _tags_by_commit(repo), policy),
         tensors,
         raw_bytes=sum(tensor.raw_bytes for tensor in tensors.values()),
         stored_bytes=sizes.total_bytes(entries.values()),
@@ -144,7 +148,7 @@ def describe(repo: Repository, commit: Commit, policy: Policy) -> Description:
 
 
 def _tensors(repo: Repository, commit: Commit) -> Iterator[tuple[str, str, TensorEntry]]:
-    for item in commit.items:
+    for item in expected_items(commit, repo.absences):
         for name, entry in repo.tree(commit, item):
             if isinstance(entry, TensorEntry):
                 yield item, name, entry

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from store.arenas import Arena
 from store.errors import MoonclipError, NotUnchanged, SaveFailed
 from store.ids import CommitId
+from store.retention import Keep
 from store.saving import SaveRequest
 from store.worker.messages import Order, Outcome
 
@@ -44,6 +45,7 @@ class SaveJob:
         last: commit of the last save, if its arena still holds what was committed then.
         tag: name of a tag to put on the commit.
         overwrite: whether that tag may be moved.
+        keep: what to keep of all commits once it is made; ``None`` for everything.
         on_commit: told of the commit.
         on_failure: told of what went wrong, before the Future is.
         submit: has a save made in the background.
@@ -56,6 +58,7 @@ class SaveJob:
     last: CommitId | None
     tag: str | None
     overwrite: bool
+    keep: Keep | None
     on_commit: Callable[[CommitId], None]
     on_failure: Callable[[SaveFailed], None]
     submit: Callable[["SaveJob"], None]
@@ -74,10 +77,10 @@ class SaveJob:
         """
         self.capture.wait()
         self._handed_over_ns = time.perf_counter_ns()
-        self.request = replace(self.request, items=self.capture.items, parent=self.binding.tip)
+        self.request = replace(self.request, items=self.capture.items, parent=self.binding.tip, left=self.binding.left)
         arena = self.capture.arena
         last = self.last if self.capture.keeps_last else None
-        return Order(self.request, arena.number, last, self.tag, self.overwrite), arena
+        return Order(self.request, arena.number, last, self.tag, self.overwrite, self.keep), arena
 
     def settle(self, outcome: Outcome) -> None:
         """Tell whoever waits what became of it.
@@ -103,7 +106,7 @@ class SaveJob:
     def conclude(self, outcome: Outcome) -> None:
         """Draw the conclusions for the saves that follow."""
         if outcome.commit is not None:
-            self.binding.tip = outcome.commit
+            self.binding.bind(self.binding.branch, outcome.commit)
             self.on_commit(outcome.commit)
         elif outcome.error is not None:
             self.binding.follow(self.request, outcome.error)

@@ -8,26 +8,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from store.errors import Incompatible, NotFound
-from store.fsck import Report, fsck
+from store.errors import Incompatible
 from store.history import first_parents
 from store.ids import CommitId
-from store.objects import Commit
 from store.refnames import TAGS, RefName, branch_name, short_name
+from store.retention import Keep
 
 from .binding import bound, branches_of, last_step, require_branch
 from .capture.budget import parse_bytes
 from .capture.staging import Staging
+from .comparing import Comparing
 from .descriptions import Description, Snapshot, describe, snapshots
 from .items import flattened, gathered
 from .jobs import SaveFuture
+from .lastgood import Resumed, load_newest
 from .lazy import LazySource
 from .loading import Wanted, load, load_lazily, load_tensors, verifies_hash
 from .policy import Policy
 from .recording import Recorder, Wish
+from .upkeep import Upkeep
 
 
-class CheckpointManager:
+class CheckpointManager(Comparing, Upkeep):
     """Saves training states as commits and brings them back.
 
         mgr = CheckpointManager("./checkpoints")
@@ -56,6 +58,8 @@ class CheckpointManager:
             whose memory, version counter and a sample of words are as in the last save: a frozen backbone costs
             nothing. *Unsafe* where frozen parameters are written through ``.data``, NumPy or custom kernels: a write
             that raises no version counter and changes few elements is not stored.
+        keep: what to keep once a save is made: what the policy does not name is dropped after each, in the background.
+            Everything if ``None``. See :meth:`prune` for what is never dropped.
         threads: threads that copy, encode and decode. If ``None``, what ``MOONCLIP_THREADS`` says, else the CPUs that
             this process may use, divided among the ranks of its host.
         allow: dotted names of classes (``"package.module.Class"``) that may be imported, and pickled for want of a
@@ -76,6 +80,7 @@ class CheckpointManager:
         capture: Literal["copy", "overlap"] = "copy",
         max_host_memory: int | str | None = None,
         skip_unmodified: bool = False,
+        keep: Keep | None = None,
         threads: int | None = None,
         allow: Sequence[str] = (),
         allow_pickle: bool = False,
@@ -88,7 +93,10 @@ class CheckpointManager:
         self._staging = Staging(
             self._repo.threads, overlap=capture == "overlap", max_bytes=max_bytes, skip_unmodified=skip_unmodified
         )
-        self._recorder = Recorder(self._repo, self._binding, self._policy, self._staging, in_background=async_save)
+        self._recorder = Recorder(
+            self._repo, self._binding, self._policy, self._staging, in_background=async_save, keep=keep
+        )
+        self._resumed: Resumed | None = None
         self._abandoned = weakref.finalize(self, self._recorder.abandon)
         self._abandoned.atexit = False  # then saves are drained, not abandoned
 
@@ -220,6 +228,9 @@ class CheckpointManager:
     ) -> int:
         """Bring objects to a stored state and continue from there.
 
+        If the branch's tip is damaged, the newest commit before it that is not is taken; a warning and :attr:`resumed`
+        tell what was skipped, and the next save goes on from there. Whatever is loaded comes from one commit.
+
         Args:
             rev: commit to take up at; the branch's tip if ``None``.
             branch: branch to continue on, from now on the bound one; with ``rev`` it is made there if it does not
@@ -237,6 +248,7 @@ class CheckpointManager:
             Conflict: ``rev`` is not the tip of the branch to continue on; the message names the ways out.
             NotFound: ``rev`` names nothing, or neither does ``branch``, in a store that has others.
             Incompatible: something does not fit; the message lists it all, and nothing was altered.
+            Corrupt: stored bytes are damaged, of ``rev`` or, without it, of all commits. Tensors may be partly written.
         """
         verify_hash = verifies_hash(verify)
         with self._recorder.exclusively():
@@ -244,17 +256,25 @@ class CheckpointManager:
             point = self._binding.resume_point(rev, branch)
             if point.commit is None:
                 self._binding.bind(point.branch, None)
+                self._resumed = Resumed()
                 return 0
             targets = gathered(None, items, rng=rng)
             wanted = Wanted(into=targets, strict=strict, verify_hash=verify_hash)
-            load(self._repo, self._repo.commit(point.commit), wanted, self._policy)
+            line = [point.commit] if rev is not None else self._binding.line(point.branch, point.commit)
+            found, skipped = load_newest(self._repo, point.branch, line, wanted, self._policy)
             if point.is_new:
                 self._repo.set_ref(branch_name(point.branch), None, point.commit, "branch", f"resumed at {rev}")
-            self._binding.bind(point.branch, point.commit)
+            self._binding.bind(point.branch, found, left=point.commit if skipped else None)
             if not self._repo.read_only:
                 with suppress(Incompatible, MemoryError, OSError):  # the save that it is for will say so
                     self._staging.expect(flattened(targets, self._policy))
-            return self._binding.next_step(point.commit)
+            self._resumed = Resumed(found.hex(), tuple(skipped))
+            return self._binding.next_step(found)
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """What the last :meth:`resume` loaded, and which damaged commits it skipped; ``None`` before the first."""
+        return self._resumed
 
     def load(
         self,
@@ -446,28 +466,8 @@ class CheckpointManager:
         self._recorder.wait()
         return describe(self._repo, self._commit_at(rev), self._policy)
 
-    def fsck(self, *, full: bool = False) -> Report:
-        """Check the store; damage is reported, not raised.
-
-        Args:
-            full: also decode everything and compare its BLAKE3.
-        """
-        self._recorder.wait()
-        return fsck(self._repo, full=full)
-
     # --- how --------------------------------------------------------------------------------------------------------
 
     def _snapshots(self, ids: Iterable[CommitId]) -> Iterator[Snapshot]:
         """Holds the manager, not only its store: that is closed once nobody has the manager any more."""
         yield from snapshots(self._repo, ids, self._policy)
-
-    def _resolved(self, rev: str | None) -> CommitId:
-        if rev is not None:
-            return self._repo.resolve(rev, self.bound_branch)
-        tip = self._binding.current()
-        if tip is None:
-            raise NotFound(f"branch {self.bound_branch!r} has no commit yet", branch=self.bound_branch)
-        return tip
-
-    def _commit_at(self, rev: str | None) -> Commit:
-        return self._repo.commit(self._resolved(rev))

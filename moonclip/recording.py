@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from store import tags
+from store.collector import collector_paused
 from store.entries import check_name
 from store.errors import Incompatible, MoonclipError, SaveFailed
 from store.ids import CommitId
 from store.inputs import ItemInput
 from store.repository import Repository
+from store.retention import Keep
 from store.saving import SaveRequest, require_legal
 from store.values import Plain
 from store.worker.client import Client
@@ -26,7 +28,6 @@ from store.worker.messages import Outcome
 from . import leaving
 from .binding import Binding
 from .capture.staging import Staging
-from .collector import collector_paused
 from .entries import FlatState
 from .items import flattened
 from .jobs import SaveFuture, SaveJob
@@ -64,6 +65,7 @@ class Recorder:
         policy: whether unknown objects may be pickled.
         staging: what states are copied into.
         in_background: whether saves are written by a process of their own.
+        keep: what to keep of all commits after each save; ``None`` for everything.
 
     Attributes:
         last_wait_ns: how long the last save waited for the one before it.
@@ -71,11 +73,19 @@ class Recorder:
     """
 
     def __init__(
-        self, repo: Repository, binding: Binding, policy: Policy, staging: Staging, *, in_background: bool
+        self,
+        repo: Repository,
+        binding: Binding,
+        policy: Policy,
+        staging: Staging,
+        *,
+        in_background: bool,
+        keep: Keep | None = None,
     ) -> None:
         self._repo = repo
         self._binding = binding
         self._policy = policy
+        self._keep = keep
         self._pid = os.getpid()
         self._lock = threading.RLock()  # re-entered by a handler that runs before the holder is known
         self._holder: int | None = None
@@ -102,6 +112,7 @@ class Recorder:
         self._require_owner()
         self._repo.require_writable()
         started_ns = time.perf_counter_ns()
+        self._repo.packs.close()  # a resume left them open: what gc removes would take space as long as the run lasts
         future: SaveFuture | None = None
         failure: SaveFailed | None = None
         while future is None:
@@ -267,6 +278,7 @@ class Recorder:
             last=last,
             tag=wish.tag,
             overwrite=wish.overwrite,
+            keep=self._keep,
             on_commit=self._note_commit,
             on_failure=self._failures.append,
             submit=self._hand_over,
@@ -294,6 +306,7 @@ class Recorder:
             raise outcome.error
         assert outcome.commit is not None
         job.future.set_result(outcome.commit.hex())
+        self._here.tidier.prune()
 
     def _note_commit(self, commit: CommitId) -> None:
         self._last = commit
@@ -324,7 +337,9 @@ class Recorder:
 
 
 def _loss(failure: SaveFailed) -> str:
-    return f"{failure}; it was not committed"
+    cause = failure.__cause__
+    is_kept = isinstance(cause, MoonclipError) and "kept" in cause.details  # on a branch of its own, as the error says
+    return str(failure) if is_kept else f"{failure}; it was not committed"
 
 
 def _plain_metadata(metadata: Mapping[str, Any], policy: Policy) -> dict[str, Plain]:

@@ -1,28 +1,29 @@
 """Whether everything a commit reaches is here: the check behind every publication and every ref that moves.
 
 A commit is *closed* when its trees, their chunks and the delta bases of those all have good copies. What the trees of
-a closed commit hold need not be looked at again: only what is new is checked.
+a closed commit hold need not be looked at again: only what is new is checked. Which trees a commit has to have is told
+by ``absences.expected_items``.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from .ids import ObjectId, TreeId
 from .index import Place
-from .objects import Commit, TreeNode
+from .objects import TreeNode
 
 Load = Callable[[TreeId], TreeNode]
 
 
 def missing_objects(
-    commit: Commit,
+    roots: Collection[TreeId],
     load: Load,
     lacking: Callable[[Sequence[ObjectId]], Sequence[ObjectId]],
     closed: Collection[TreeId] = (),
 ) -> list[ObjectId]:
-    """Objects that the commit reaches and that are not here, bases aside.
+    """Objects that trees reach and that are not here, themselves among them, bases aside.
 
     Args:
-        commit: the commit.
+        roots: the trees that a commit has to have.
         load: reads a tree object; called only for trees that are here.
         lacking: of some ids, those that have no good copy.
         closed: trees known to be complete, with all below them.
@@ -31,7 +32,7 @@ def missing_objects(
     """
     missing: list[ObjectId] = []
     seen: set[TreeId] = set(closed)
-    waiting = [tree for tree in commit.items.values() if tree not in seen]
+    waiting = [tree for tree in roots if tree not in seen]
     while waiting:
         absent = set(lacking(waiting))
         missing += absent
@@ -43,9 +44,9 @@ def missing_objects(
     return missing
 
 
-def trees_below(commit: Commit, load: Load) -> Iterator[TreeId]:
-    """All tree objects of a commit, roots first."""
-    for root in commit.items.values():
+def trees_below(roots: Collection[TreeId], load: Load) -> Iterator[TreeId]:
+    """All tree objects of a commit, by the roots of its items: each root first."""
+    for root in roots:
         yield root
         yield from (subtree.tree for subtree in load(root).subtrees)
 

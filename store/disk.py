@@ -120,6 +120,11 @@ class ReadHandle:
         """Length of the file now, in bytes."""
         return os.fstat(self._fd).st_size
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the file has no name any more."""
+        return os.fstat(self._fd).st_nlink == 0
+
     def pread(self, offset: int, size_bytes: int) -> bytes:
         """Read ``size_bytes`` at ``offset``; fewer only where the file ends.
 

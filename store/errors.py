@@ -4,6 +4,8 @@ Every error has a stable ``kind`` (for programs), an ``exit_code`` (for the CLI)
 message that says what, where, and what to do next. All of them survive pickling: they cross processes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 
@@ -51,6 +53,12 @@ class Ambiguous(NotFound):
     """An id prefix names several commits; ``details["candidates"]`` lists them."""
 
     kind = "ambiguous"
+
+
+class Pruned(NotFound):
+    """The content of a commit, or of one of its items, was dropped on purpose. Its history stays; pick another one."""
+
+    kind = "pruned"
 
 
 class Conflict(MoonclipError):
@@ -117,3 +125,16 @@ class NoRoom(MoonclipError, MemoryError):
     """A state does not fit into the memory that saves may take; nothing was copied. The message has the numbers."""
 
     kind = "no-room"
+
+
+@contextmanager
+def telling(whose: str) -> Iterator[None]:
+    """Put in front of what an error says about stored content whose content that is.
+
+    Raises:
+        NotFound: as it was raised inside, and so is Corrupt.
+    """
+    try:
+        yield
+    except (NotFound, Corrupt) as error:
+        raise type(error)(f"{whose}: {error}", **error.details) from error

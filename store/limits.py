@@ -85,7 +85,7 @@ MIN_GROUP_BYTES: Final = 16 * KIB
 """Neighbouring groups share a zstd block until it has this size: a block's code table costs ~60 bytes and 10 µs."""
 
 KERNEL_LOAD_BYTES: Final = 4 * MIB
-"""Work before a process loads compiled kernels: up to here NumPy takes no longer than loading them (60 ms)."""
+"""Work before a process loads compiled kernels: up to here NumPy takes no longer than loading them (20 ms)."""
 
 KERNEL_PROBE_SECONDS: Final = 1.0
 """How often a process looks whether the compiled kernels have become ready."""
@@ -119,6 +119,10 @@ PAGE_BYTES: Final = 4096
 MAX_OPEN_PACKS: Final = 64
 """Packs a reader keeps open: far below the 1,024 descriptors a process usually may have."""
 
+CHECKED_OPEN_PACKS: Final = 4
+"""Of these, those looked at whenever another is opened, for whether they were removed: the ones that were least
+recently used, as what was removed is not read any more. To look at all of them would take longer than opening one."""
+
 # --- arenas -----------------------------------------------------------------------------------------------------
 
 POPULATE_STRIDE_BYTES: Final = 64 * MIB
@@ -145,6 +149,32 @@ HELD_COPY_BYTES: Final = 16 * KIB
 KEPT_CHUNKS_BYTES: Final = 64 * MIB
 """Decoded chunks that a load keeps because others are deltas against them too. They lie close together in packs."""
 
+STREAMED_CHUNK_BYTES: Final = 256 * KIB
+"""From here on a chunk goes to its tensor past the caches: it would not fit beside what it is made of."""
+
+READ_RUN_BYTES: Final = 512 * KIB
+"""Small chunks that lie next to each other are read at once up to this size, which stays in a core's own cache."""
+
+# --- diff and merge ---------------------------------------------------------------------------------------------
+
+DIFF_WINDOW_BYTES: Final = 32 * MIB
+"""Read at once to compare two commits: a chunk of each for four threads. More costs memory only."""
+
+ARITHMETIC_ELEMENTS: Final = 64 * KIB
+"""Elements that are computed with at a time: as float64 a few such arrays stay in the second-level cache."""
+
+MERGE_PROBLEMS_SHOWN: Final = 10
+"""Most reasons an error lists in its message why commits cannot be merged; its details hold them all."""
+
+DIFF_NUMBERS_COUNT: Final = 16
+"""Longest list of numbers in a value that is compared one by one; a permutation of a million is one difference."""
+
+DIFF_CHILDREN_COUNT: Final = 4096
+"""Longest list of lists or mappings that is: an optimizer may have hundreds of groups."""
+
+LAST_GOOD_COMMITS: Final = 100
+"""Commits that a resume tries, newest first, before it gives up: beyond this, what they share is what is damaged."""
+
 # --- the worker process -----------------------------------------------------------------------------------------
 
 WORKER_TAIL_BYTES: Final = 4 * KIB
@@ -159,6 +189,15 @@ UNDERWAY_WAIT_SECONDS: Final = 60.0
 UNDERWAY_PAUSE_SECONDS: Final = 0.02
 """How often it looks."""
 
+TIDY_SAVES: Final = 8
+"""Saves that follow each other without a pause before the worker drops what a policy does not keep all the same."""
+
+AUTO_GC_BYTES: Final = 64 * MIB
+"""Dropped by a policy before the worker runs gc by itself: less is not worth the reading."""
+
+AUTO_GC_SHARE: Final = 0.25
+"""And what share of the store that has to be: gc looks at all that stays, so a store that keeps much does so seldom."""
+
 # --- refs -------------------------------------------------------------------------------------------------------
 
 MAX_REF_NAME_BYTES: Final = 200
@@ -166,6 +205,10 @@ MAX_REF_NAME_BYTES: Final = 200
 
 REFLOG_TAIL_BYTES: Final = 64 * KIB
 """What a writer reads of a reflog to check its end; a long run's log is many MB."""
+
+REFLOG_EXPIRY_NS: Final = 90 * 24 * 3600 * 1_000_000_000
+"""How long a line of a reflog keeps what it names, as in git: by then it is missed if it was reset or deleted by
+mistake."""
 
 # --- revisions --------------------------------------------------------------------------------------------------
 
@@ -203,8 +246,55 @@ INDEX_WALK_NS: Final = 24 * 3600 * 1_000_000_000
 BALLAST_BYTES: Final = 4 * MIB
 """Preallocated file that gc gives up first on a full disk."""
 
+BALLAST_PIECE_BYTES: Final = 1 * MIB
+"""What is given up of it at a time: what to prune has to be written down before gc can begin, and gc needs some too."""
+
 SWEEP_NS: Final = 24 * 3600 * 1_000_000_000
 """How often opening a store looks through the names of all packs for temporaries that nobody makes any more."""
+
+# --- fsck -------------------------------------------------------------------------------------------------------
+
+CLOCK_SKEW_NS: Final = 24 * 3600 * 1_000_000_000
+"""How far in the future a commit may be dated before a check mentions it: clocks of machines differ by hours."""
+
+# --- gc and repack ----------------------------------------------------------------------------------------------
+
+SWEEP_KEYS: Final = 1000
+"""Copies that one transaction of the index removes or adds: savers wait for it, 50 ms at most."""
+
+SWEEP_PAUSE_SECONDS: Final = 0.001
+"""What gc waits between transactions: LMDB's lock goes to whoever asks next, and that should be a saver who waits."""
+
+COMPACT_SHARE: Final = 0.5
+"""gc writes anew what a pack holds if that takes less than this share of it: each byte is then moved, over the years,
+as often as one is freed, and a store takes at most twice what is needed."""
+
+GC_ATTEMPTS: Final = 3
+"""How often gc looks anew because the index did not tell the truth about what is needed."""
+
+REWRITE_WINDOW_BYTES: Final = 64 * MIB
+"""Raw bytes of objects that are read, and perhaps encoded anew, before they are appended to a new pack."""
+
+REWRITE_PACK_BYTES: Final = 256 * MIB
+"""Packs are replaced by so much at a time, which is the space it takes meanwhile, and new ones come out no larger."""
+
+SMALL_PACK_BYTES: Final = 64 * MIB
+"""Packs below this size are put together: a quarter of the size aimed at, so that few bytes are moved often."""
+
+HOLLOW_PACK_RATIO: Final = 0.75
+"""A pack of which the index places less than this share of its bytes is written anew along with small ones."""
+
+REPACK_CHAIN_DEPTH: Final = 16
+"""Deepest chain that a repack for size makes: beyond it little is gained, and an old commit still loads."""
+
+REPACK_KEEP_RATIO: Final = 0.97
+"""A place's chunks are stored anew only if they come to this share of what they take: what sampling may err by."""
+
+REPACK_LINE_CHUNKS: Final = 512
+"""Chunks of one place that are planned together; their samples take 8 MiB (float32), by threads."""
+
+REPACK_HUBS: Final = 24
+"""Tips, forks and beginnings of one place that are each compared with all: 24 take 30 ms."""
 
 # --- retries ----------------------------------------------------------------------------------------------------
 

@@ -48,13 +48,26 @@ class LogFiles:
         """
         return decode_lines(self._bytes(path), str(path))
 
-    def ids(self, path: Path) -> set[CommitId]:
+    def last(self, path: Path) -> ReflogLine | None:
+        """The last of :meth:`lines`; ``None`` if there is none. Reads no more than the end.
+
+        Raises:
+            Corrupt: a line there is damaged that is not the last.
+        """
+        tail, _ = self._tail(path)
+        return next(reversed(decode_lines(tail, str(path))), None)
+
+    def ids(self, path: Path, since_ns: int = 0) -> set[CommitId]:
         """Every commit that a line of one log names, whether or not the line came true.
+
+        Args:
+            path: the log.
+            since_ns: leave out lines that are older.
 
         Raises:
             Corrupt: a line is damaged that is not the last.
         """
-        return logged_ids(self._bytes(path), str(path))
+        return logged_ids(self._bytes(path), str(path), since_ns)
 
     def all(self) -> Iterator[Path]:
         """Paths of all logs."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from .closure import missing_objects
 from .errors import Conflict, Corrupt
-from .ids import CommitId, TreeId, short
+from .ids import CommitId, PackId, TreeId, short
 from .index import BasesMissing, CommitRow, IndexWriter
 from .lookup import Index
 from .objects import Commit, TreeNode
@@ -31,18 +31,21 @@ class HolesFound(Exception):
 def add_to_index(
     index: Index,
     tables: Sequence[PackTable],
+    is_there: Callable[[PackId], bool],
     commit: Commit,
     load: Callable[[TreeId], TreeNode],
-    closed: Collection[TreeId],
+    closed: Callable[[], Collection[TreeId]],
 ) -> None:
     """Step 3: add the packs' places and the commit, in one transaction, if the commit is closed.
 
     Args:
         index: the index.
         tables: packs that hold the new objects.
+        is_there: whether a pack has its name; gc may just have taken away one with the same content.
         commit: the commit; its object is in one of the packs.
         load: reads a tree object.
-        closed: trees of its parents.
+        closed: gives the trees of its parents that have to be whole. Asked within the transaction: one that is pruned
+            before may be swept already, one that is pruned after keeps its objects, as this commit has them by then.
 
     Raises:
         HolesFound: a tree, chunk or delta base is gone. Nothing was added.
@@ -51,10 +54,12 @@ def add_to_index(
     def add(writer: IndexWriter) -> None:
         try:
             for table in tables:
+                if not is_there(table.id):
+                    raise HolesFound(f"pack {table.id.hex()} is gone")
                 writer.add_pack(table.id, table.entries)
         except BasesMissing as error:
             raise HolesFound(str(error)) from error
-        missing = missing_objects(commit, load, writer.lacking, closed)
+        missing = missing_objects(commit.items.values(), load, writer.lacking, closed())
         if missing:
             raise HolesFound(f"{len(missing)} objects of the commit are gone")
         writer.add_commit(row_of(commit))

@@ -21,7 +21,7 @@ NO_COMMIT: Final = "0" * (2 * ID_BYTES)
 
 _ACTION = re.compile(r"[a-z][a-z-]*")
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{64}) (0|[1-9][0-9]{0,19}) ([a-z][a-z-]*) (\".*\")", re.DOTALL)
-_IDS = re.compile(rb"^([0-9a-f]{64}) ([0-9a-f]{64}) [0-9]{1,20} [a-z-]+ \".*\"\n", re.MULTILINE)
+_IDS = re.compile(rb"^([0-9a-f]{64}) ([0-9a-f]{64}) ([0-9]{1,20}) [a-z-]+ \".*\"\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ReflogLine:
     Attributes:
         old: value before, ``None`` when the ref was made.
         new: value after, ``None`` when the ref was deleted.
-        time_ns: when, nanoseconds since the epoch, by the mover's clock (shown, never used for decisions).
+        time_ns: when, nanoseconds since the epoch, by the mover's clock. Decides nothing but when the line expires.
         action: one lower-case word: ``commit``, ``branch``, ``reset``, ``switch``, …
         message: what a person reads.
     """
@@ -52,9 +52,13 @@ def encode_line(line: ReflogLine) -> bytes:
     if not _ACTION.fullmatch(line.action):
         raise Incompatible(f"reflog action {line.action!r} is not one lower-case word")
     fields = f"{hex_of(line.old)} {hex_of(line.new)} {line.time_ns} {line.action} "
+    return fields.encode() + encode_message(line.message) + b"\n"
+
+
+def encode_message(message: str) -> bytes:
+    """A JSON string, which stays one line whatever it holds. Pins have such messages too."""
     # A lone surrogate is not UTF-8; backslashreplace writes it as \udxxx, which is how JSON escapes it.
-    message = json.dumps(line.message, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    return fields.encode() + message + b"\n"
+    return json.dumps(message, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
 def decode_lines(data: bytes, what: str) -> list[ReflogLine]:
@@ -74,18 +78,29 @@ def decode_lines(data: bytes, what: str) -> list[ReflogLine]:
     return lines
 
 
-def logged_ids(data: bytes, what: str) -> set[CommitId]:
+def intact_lines(data: bytes) -> list[bytes]:
+    """The lines of a reflog as they are stored, oldest first, without those that are none."""
+    return [text + b"\n" for text in data.split(b"\n")[:-1] if _decode_line(text) is not None]
+
+
+def logged_ids(data: bytes, what: str, since_ns: int = 0) -> set[CommitId]:
     """Ids that the lines of a reflog name; what :func:`decode_lines` would say, in a tenth of the time.
 
     Messages are not looked into. A run that saves at every step has 100,000 lines, and all ids are asked for often.
 
+    Args:
+        data: the reflog.
+        what: named in errors.
+        since_ns: leave out lines that are older.
+
     Raises:
         Corrupt: a line before the last one is not a reflog line; names ``what`` and the line's number.
     """
-    pairs = _IDS.findall(data)
-    if len(pairs) != data.count(b"\n"):
-        lines = decode_lines(data, what)
+    found = _IDS.findall(data)
+    if len(found) != data.count(b"\n"):
+        lines = [line for line in decode_lines(data, what) if line.time_ns >= since_ns]
         return {commit for line in lines for commit in (line.old, line.new) if commit is not None}
+    pairs = [(old, new) for old, new, time_ns in found if int(time_ns) >= since_ns]
     stored = {commit for pair in pairs for commit in pair} - {NO_COMMIT.encode()}
     return {CommitId(ObjectId(bytes.fromhex(commit.decode()))) for commit in stored}
 

@@ -119,7 +119,18 @@ class RefStore:
         Raises:
             Corrupt: a ref or reflog is damaged.
         """
-        return set(self.list().values()).union(*map(self._logs.ids, self._logs.all()))
+        return set(self.list().values()).union(*self.logged_since(0).values())
+
+    def logged_since(self, time_ns: int) -> dict[str, set[CommitId]]:
+        """Every commit that a line of a reflog names which is not older, whether or not the line came true.
+
+        Returns:
+            By full name of the ref, which may be gone, or ``HEAD``.
+
+        Raises:
+            Corrupt: a reflog is damaged.
+        """
+        return {self._logs.name(path) or path.name: self._logs.ids(path, time_ns) for path in self._logs.all()}
 
     # --- writing ---
 
@@ -173,6 +184,24 @@ class RefStore:
             if current is not None and current != name:  # To mend HEAD is not a move of it.
                 self._log_switch(self.read(current), self.read(name), message)
             self._files.write_atomic(self._head, f"ref: {name}\n".encode())
+
+    def restore(self, name: RefName, value: CommitId | None, message: str) -> None:
+        """Give a ref that is damaged a value, durably, whatever its file says; ``None`` removes it.
+
+        Raises:
+            Conflict: it is not damaged (any more).
+            OSError: writing failed; it is as damaged as it was.
+        """
+        with self._files.lock_exclusive(self._lock):
+            try:
+                self.read(name)
+            except Corrupt:
+                if value is not None:
+                    line = ReflogLine(value, value, time.time_ns(), "repair", message)
+                    self._logs.append(name, value, line)
+                self._put(name, value)
+            else:
+                raise Conflict(f"{describe(name)} is in order, so it is left as it is", ref=name)
 
     def _log_switch(self, old: CommitId | None, new: CommitId | None, message: str) -> None:
         if old is not None or new is not None:
@@ -280,16 +309,16 @@ class RefStore:
         path = self._refs / name
         last = self._last_logged(name)
         hint = f"its reflog last names {last.hex()}; " if last else ""
-        mend = f"{hint}write the id it should hold, and a newline, into {path}"
+        mend = f"{hint}run `moonclip fsck --repair`, or write the id it should hold, and a newline, into {path}"
         return Corrupt(f"{describe(name)} {problem}: {mend}", ref=name, path=str(path))
 
     def _is_lost(self, name: RefName) -> bool:
         """Whether a ref that has no file should have one. A log's only line may tell of a making that never was."""
         try:
-            lines = self._logs.lines(self._logs.path(name))
+            last = self._logs.last(self._logs.path(name))
         except Corrupt:
             return False  # it is reported where it is asked for
-        return bool(lines) and lines[-1].old is not None and lines[-1].new is not None
+        return last is not None and last.old is not None and last.new is not None
 
     def _last_logged(self, name: RefName) -> CommitId | None:
         try:

@@ -9,7 +9,9 @@ one store open.
 """
 
 import json
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,12 +19,13 @@ from typing import Self
 from uuid import uuid4
 
 from . import history, values
+from .absences import Absences, expected_items
 from .ballast import Ballast
 from .closure import missing_objects
 from .entries import TensorEntry, ValueEntry
 from .errors import Conflict, Corrupt, NotFound, ReadOnly
 from .files import Files
-from .ids import CommitId
+from .ids import CommitId, short
 from .index import CommitRow
 from .layout import Layout, check_format, encode_format, not_a_store
 from .leases import acquire_lease
@@ -32,11 +35,12 @@ from .objects import Commit
 from .opening import open_index, rebuild_index
 from .packs import PackStore
 from .parallel import Threads, default_thread_count
+from .pins import Pin, Pins
 from .reader import ObjectReader
 from .refnames import RefName, branch_name
 from .refs import RefStore
 from .resolve import resolve
-from .retrieve import execute, gather, plan_rows, plan_span, plan_value
+from .retrieve import execute, gather, plan_rows, plan_span, plan_value, plan_whole
 from .saving import Saved, Saver, SaveRequest
 from .trees import Tree
 from .values import Plain
@@ -55,6 +59,8 @@ class Repository:
         self.packs = packs
         self.index = index
         self.refs = refs
+        self.absences = Absences(layout.root, files)
+        self.pins = Pins(layout.root, files)
         self.lookup = Lookup(index, packs)
         self.reader = ObjectReader(self.lookup, packs)
         self._thread_count = thread_count
@@ -152,7 +158,10 @@ class Repository:
         return history.newest_first(self.lookup, tips)
 
     def set_ref(self, name: RefName, expected: CommitId | None, new: CommitId, action: str, message: str = "") -> None:
-        """Make or move a branch or tag, to a commit that is whole.
+        """Make or move a branch or tag, to a commit that is whole but for what absence records permit.
+
+        One that was pruned as a whole is refused: what is named is kept, and there is nothing to keep. One that lacks
+        some of its items can be named.
 
         Args:
             name: full ref name.
@@ -163,13 +172,33 @@ class Repository:
 
         Raises:
             Conflict: it does not hold ``expected``.
-            Corrupt: something that the commit reaches is missing.
+            Pruned: the commit was pruned.
+            Corrupt: something that the commit has to have is missing.
+        """
+        with self._keeping(new):
+            self.refs.update(name, expected, new, action, message)
+
+    def pin(self, commit: CommitId, message: str = "") -> None:
+        """Keep a commit whole whatever policies say, until it is unpinned; one that is pinned gets the new message.
+
+        Raises:
+            NotFound: there is no such commit.
+            Pruned: it was pruned.
+            Corrupt: something that it has to have is missing, or the file of pins is damaged.
+        """
+        with self._keeping(commit):
+            self.pins.put(Pin(commit, time.time_ns(), message))
+
+    def unpin(self, commit: CommitId) -> None:
+        """Let a commit be pruned again.
+
+        Raises:
+            NotFound: it is not pinned.
+            Corrupt: the file of pins is damaged.
         """
         self.require_writable()
-        with acquire_lease(self.layout.root, self.files) as lease:
-            lease.add_commit(new)  # from here on gc keeps what is about to be named
-            self._require_closed(new)
-            self.refs.update(name, expected, new, action, message)
+        if not self.pins.remove(commit):
+            raise NotFound(f"commit {short(commit)} is not pinned; `moonclip pin` lists those that are")
 
     def delete_ref(self, name: RefName, action: str = "delete") -> CommitId:
         """Remove a branch or tag and return what it held; its reflog stays.
@@ -185,9 +214,19 @@ class Repository:
         self.refs.update(name, held, None, action)
         return held
 
+    @contextmanager
+    def _keeping(self, commit_id: CommitId) -> Iterator[None]:
+        """Hold this while a commit gets a name: it is whole, and meanwhile neither pruned nor swept."""
+        self.require_writable()
+        with acquire_lease(self.layout.root, self.files) as lease, self.absences.kept():
+            lease.add_commit(commit_id)
+            self._require_closed(commit_id)
+            yield
+
     def _require_closed(self, commit_id: CommitId) -> None:
-        commit = self.commit(commit_id)
-        missing = self.index.write(lambda writer: missing_objects(commit, self.reader.tree_node, writer.lacking))
+        self.absences.require(commit_id)
+        expected = expected_items(self.commit(commit_id), self.absences, commit_id).values()
+        missing = self.index.write(lambda writer: missing_objects(expected, self.reader.tree_node, writer.lacking))
         if missing:
             raise Corrupt(
                 f"commit {commit_id.hex()} lacks {len(missing)} objects, the first {missing[0].hex()};"
@@ -212,11 +251,13 @@ class Repository:
 
         Raises:
             NotFound: the commit has no such item.
+            Pruned: it is absent, although it may not have been swept yet.
             Corrupt: no intact copy.
         """
         if item not in commit.items:
             names = ", ".join(sorted(commit.items)) or "none"
             raise NotFound(f"no item {item!r} in commit {commit.id.hex()[:8]}; it has {names}", item=item)
+        self.absences.require(commit.id, item)
         return Tree(self.reader.tree_node(commit.items[item]), self.reader.tree_node)
 
     def read_value(self, entry: ValueEntry) -> Plain:
@@ -250,9 +291,7 @@ class Repository:
             NotFound: a chunk is missing.
             Corrupt: a chunk is damaged; targets may be partly written.
         """
-        copies = [
-            copy for entry, out in wanted for copy in plan_rows(entry, 0, entry.shape[0] if entry.shape else 1, out)
-        ]
+        copies = [copy for entry, out in wanted for copy in plan_whole(entry, out)]
         execute(self.reader, gather(copies), self.threads, verify_hash=verify_hash)
 
     def read_rows(
@@ -297,7 +336,7 @@ class Repository:
             OSError: writing failed. Refs are as before.
         """
         self.require_writable()
-        saver = Saver(self.files, self.layout, self.index, self.refs, self.reader, self.threads)
+        saver = Saver(self.files, self.layout, self.index, self.absences, self.refs, self.reader, self.threads)
         return saver.save(request)
 
     # --- the rest ---------------------------------------------------------------------------------------------------

@@ -3,15 +3,17 @@
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
+from .absences import Absences, expected_items
 from .bases import Bases, Buffers, LastSave
 from .closure import Load, trees_below
 from .entries import Entry, check_name
-from .errors import Busy, Corrupt, Incompatible, NotFound
+from .errors import Busy, Corrupt, Incompatible, MoonclipError, NotFound
 from .files import Files
-from .ids import ID_BYTES, CommitId, ObjectId, TreeId
+from .ids import ID_BYTES, CommitId, ObjectId, PackId, TreeId
 from .ingest import Counts, Ingest
 from .inputs import ItemInput, TensorInput
 from .layout import Layout
@@ -19,6 +21,7 @@ from .leases import Lease, acquire_lease
 from .limits import STORE_ATTEMPTS
 from .lookup import Index
 from .objects import Commit
+from .packs import pack_path
 from .packseries import PackSeries
 from .parallel import Threads
 from .phases import Phases
@@ -26,6 +29,7 @@ from .publish import HolesFound, add_to_index, move_branch
 from .reader import ObjectReader
 from .refnames import branch_name
 from .refs import RefStore
+from .retiring import take_away
 from .trees import Tree
 from .values import Plain
 
@@ -44,6 +48,9 @@ class SaveRequest:
         message: what a person says of it.
         metadata: plain values by key, order kept.
         last: the last save from here, whose bytes are still in memory, or ``None``.
+        left: where the branch is if that is not the parent but a damaged commit, which the branch leaves behind.
+        merged: further parents, whose content went into this one. If the branch does not exist yet, the first of them
+            is what the commit comes after.
     """
 
     items: Sequence[ItemInput]
@@ -53,6 +60,18 @@ class SaveRequest:
     message: str = ""
     metadata: Mapping[str, Plain] = field(default_factory=dict)
     last: LastSave | None = None
+    merged: tuple[CommitId, ...] = ()
+    left: CommitId | None = None
+
+    @property
+    def parents(self) -> tuple[CommitId, ...]:
+        """Parents of the commit."""
+        return (*((self.parent,) if self.parent else ()), *self.merged)
+
+    @property
+    def previous(self) -> CommitId | None:
+        """The first parent: what the commit comes after on its line, and is stored against."""
+        return next(iter(self.parents), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +104,26 @@ class Saver:
         files: does the I/O.
         layout: where things lie.
         index: what is stored.
+        absences: what may be missing.
         refs: what moves.
         reader: reads parents and bases.
         threads: run the chunks.
     """
 
     def __init__(
-        self, files: Files, layout: Layout, index: Index, refs: RefStore, reader: ObjectReader, threads: Threads
+        self,
+        files: Files,
+        layout: Layout,
+        index: Index,
+        absences: Absences,
+        refs: RefStore,
+        reader: ObjectReader,
+        threads: Threads,
     ) -> None:
         self._files = files
         self._layout = layout
         self._index = index
+        self._absences = absences
         self._refs = refs
         self._reader = reader
         self._threads = threads
@@ -118,9 +146,11 @@ class Saver:
         with ExitStack() as stack:
             with waiting("lease"):
                 lease = stack.enter_context(acquire_lease(self._layout.root, self._files))
+                for parent in request.merged:
+                    lease.add_commit(parent)  # from here on gc keeps it, whatever else names it
             commit, last, counts = self._store(request, lease)
             with waiting("ref"):
-                move_branch(self._refs, request.branch, request.parent, commit, request.message)
+                move_branch(self._refs, request.branch, request.left or request.parent, commit, request.message)
         return Saved(commit, last, counts, self._phases.seconds)
 
     def _store(self, request: SaveRequest, lease: Lease) -> _Stored:
@@ -133,7 +163,7 @@ class Saver:
             try:
                 return self._attempt(request, lease, packs, bases, parent)
             except HolesFound:
-                packs.remove()
+                self._take_away(packs, lease)
                 bases = Bases(self._reader, {}, {})
             finally:
                 packs.abandon()
@@ -156,12 +186,23 @@ class Saver:
         with self._phases.waiting("sync"):
             tables = packs.publish()
         with self._phases.waiting("index"):
-            add_to_index(self._index, tables, commit, self._load_from(ingest), self._closed_trees(request, parent))
+            closed = partial(self._closed_trees, request, parent)
+            add_to_index(self._index, tables, self._is_there, commit, self._load_from(ingest), closed)
         trees = frozenset(ingest.nodes)
         return commit_id, LastSave(entries, _buffers(request.items), ordinal, commit_id, trees), ingest.counts
 
+    def _take_away(self, packs: PackSeries, lease: Lease) -> None:
+        """Make room for the next attempt. What cannot be taken away gc finds."""
+        for table in packs.published:
+            with suppress(MoonclipError, OSError):
+                object_ids = [entry.id for entry in table.entries]
+                take_away(self._index, self._layout, self._files, lease, table.id, object_ids)
+
     def _load_from(self, ingest: Ingest) -> Load:
         return lambda tree: ingest.nodes.get(tree) or self._reader.tree_node(tree)
+
+    def _is_there(self, pack: PackId) -> bool:
+        return self._files.exists(pack_path(self._layout.packs, pack))
 
     def _is_intact(self, tree: TreeId) -> bool:
         """Whether a tree that is stored can be read. One that can is taken up; all that is in it depends on it."""
@@ -175,31 +216,37 @@ class Saver:
     def _parent(self, request: SaveRequest) -> Commit | None:
         """The parent, or ``None`` also if it is damaged: what was saved earlier must not keep a run from saving."""
         try:
-            return self._reader.commit(request.parent) if request.parent else None
+            return self._reader.commit(request.previous) if request.previous else None
         except Corrupt as error:
             _log.warning("the parent of this save is damaged: %s", error)
             return None
+
+    def _expected(self, request: SaveRequest, parent: Commit | None) -> Mapping[str, TreeId]:
+        """The parent's items that have to be here."""
+        return {} if parent is None else expected_items(parent, self._absences, request.previous)
 
     def _ordinal(self, request: SaveRequest) -> int:
         """Counted here while a run saves: arrivals from several runs in turn would fall into step with each other."""
         if request.last is not None:
             return request.last.ordinal + 1
-        row = self._index.commit(request.parent) if request.parent else None
+        row = self._index.commit(request.previous) if request.previous else None
         return row.sequence + 1 if row else 0
 
     def _closed_trees(self, request: SaveRequest, parent: Commit | None) -> Collection[TreeId]:
-        """Tree objects of the parent: it is closed, so whatever the new commit shares with it is."""
-        if request.last is not None and request.last.commit == request.parent:
+        """Tree objects of the parent that have to be here: it is closed, so what the new commit shares with it is."""
+        expected = self._expected(request, parent)
+        is_whole = parent is not None and len(expected) == len(parent.items)
+        if is_whole and request.last is not None and request.last.commit == request.previous:
             return request.last.trees
         try:
-            return set(trees_below(parent, self._reader.tree_node)) if parent else set()
+            return set(trees_below(expected.values(), self._reader.tree_node))
         except (NotFound, Corrupt) as error:
             _log.warning("the parent of this save is damaged: %s", error)
             return set()
 
     def _bases(self, request: SaveRequest, parent: Commit | None) -> Bases:
         last = request.last or LastSave({}, {}, 0)
-        stored = parent.items if parent else {}
+        stored = self._expected(request, parent)
         entries = {
             item.name: last.entries.get(item.name) or self._entries(stored[item.name])
             for item in request.items
@@ -218,7 +265,7 @@ class Saver:
 def _commit(request: SaveRequest, trees: Mapping[str, TreeId]) -> Commit:
     return Commit(
         items=trees,
-        parents=(request.parent,) if request.parent else (),
+        parents=request.parents,
         step=request.step,
         time_ns=time.time_ns(),
         branch=request.branch,

@@ -36,7 +36,8 @@ def workers(trainer: int | None = None) -> list[int]:
 
 
 def only_worker(trainer: int | None = None) -> int:
-    """The one worker of a trainer."""
+    """The one worker of a trainer. One that was just started may not have its name yet."""
+    assert becomes_true(lambda: workers(trainer))
     (worker,) = workers(trainer)
     return worker
 

@@ -22,11 +22,20 @@ _MODULE_OF: Final = {
     "log": "log",
     "show": "show",
     "ls": "ls",
+    "diff": "diff",
+    "merge": "merge",
     "branch": "branch",
     "switch": "branch",
     "tag": "tag",
+    "reset": "reset",
+    "bisect": "bisect",
     "reflog": "reflog",
     "export": "export",
+    "prune": "prune",
+    "pin": "pin",
+    "unpin": "pin",
+    "gc": "gc",
+    "repack": "repack",
     "fsck": "fsck",
     "reindex": "reindex",
     "stats": "stats",
@@ -108,7 +117,10 @@ def commands(ctx: click.Context, given: Path | None) -> None:
 
 
 def main() -> None:
-    """Run the command that ``sys.argv`` asks for, and exit with 0 (done), 1 (failed) or 2 (not a command)."""
+    """Run the command that ``sys.argv`` asks for, and exit with 0 (done), 1 (failed) or 2 (not a command).
+
+    ``fsck --repair`` has two more: see its help.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names and messages hold any character; a terminal may lack some
             stream.reconfigure(errors="backslashreplace")

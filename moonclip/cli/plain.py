@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from store.values import Plain, Tagged
 
-from .text import printable
+from .text import inline
 
 _BYTES_SHOWN: Final = 32
 _WIDTH: Final = 88
@@ -74,7 +74,7 @@ def _parts(value: Plain) -> _Parts | None:
     """How a container is written; ``None`` for anything else."""
     match value:
         case Tagged(tag, payload):
-            return _Parts(f"{_tag_text(tag)}(", [("", payload)], ")")
+            return _Parts(f"{inline(tag)}(", [("", payload)], ")")
         case dict():
             return _Parts("{", [(f"{to_text(key)}: ", child) for key, child in value.items()], "}")
         case list():
@@ -95,7 +95,3 @@ def _unlabelled(children: list[Plain] | tuple[Plain, ...]) -> list[tuple[str, Pl
 def _in_order(members: set[Plain] | frozenset[Plain]) -> list[Plain]:
     """Members in an order that does not change from run to run."""
     return sorted(members, key=to_text)
-
-
-def _tag_text(tag: str) -> str:
-    return printable(tag).replace("\n", "\\n")

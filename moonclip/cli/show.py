@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from store.absences import expected_items
 from store.entries import ContainerEntry, TensorEntry, ValueEntry
 from store.objects import Commit
 from store.refnames import HEAD
@@ -20,7 +21,7 @@ from .ls import entry_json
 from .output import echo_json, json_option
 from .plain import to_json, to_lines
 from .refs import complete_revision, read_names
-from .text import columns, counted, printable, size
+from .text import columns, counted, inline, printable, size
 
 
 @click.command()
@@ -93,7 +94,7 @@ def _commit_lines(repo: Repository, described: Described) -> Iterator[str]:
 def _item_row(item: dict[str, Any]) -> list[str]:
     holds = f"{counted(item['tensors'], 'tensor')}, {counted(item['values'], 'value')}"
     return [
-        printable(item["name"]).replace("\n", "\\n"),
+        inline(item["name"]),
         holds,
         f"{size(item['raw_bytes'])} raw",
         f"{size(item['stored_bytes'])} stored",
@@ -101,10 +102,10 @@ def _item_row(item: dict[str, Any]) -> list[str]:
 
 
 def _item_sizes(repo: Repository, commit: Commit) -> list[dict[str, Any]]:
-    """Name, counts and sizes of each item."""
+    """Name, counts and sizes of each item that is here."""
     sizes = Sizes(repo.reader)
     items = []
-    for item in commit.items:
+    for item in expected_items(commit, repo.absences):
         entries = [entry for _, entry in repo.tree(commit, item)]
         items.append(
             {

@@ -71,6 +71,11 @@ def printable(text: str) -> str:
     return "".join(char if char == "\n" or char.isprintable() else _escaped(char) for char in text)
 
 
+def inline(text: str) -> str:
+    """All of the text on one line, safe to print: its line ends are escaped as well."""
+    return printable(text).replace("\n", "\\n")
+
+
 def one_line(text: str) -> str:
     """The text's first line, safe to print."""
     return printable(text.strip().partition("\n")[0].rstrip())

@@ -48,6 +48,13 @@ class Channel:
         """The socket's descriptor; it is readable when a message has come, or the other end is closed."""
         return self._socket.fileno()
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether a message has come, or the other end is closed."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        return bool(poller.poll(0))
+
     def send(self, message: object, fds: Sequence[int] = ()) -> None:
         """Send a message, and copies of some descriptors.
 

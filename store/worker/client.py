@@ -100,6 +100,7 @@ class Client:
         """
         if self._is_drained or self._failed_starts >= WORKER_STARTS:
             job.settle(self._made_here(job))
+            self._here.tidier.prune()
             return
         if self._after is not None and not self.is_current:  # a save that was asked for in time may be made anew
             raise MoonclipError("no save can be handed over any more: the worker was told to end")
@@ -185,6 +186,7 @@ class Client:
         job = self._pending[0]
         try:
             job.settle(self._made(job))
+            self._here.tidier.prune()  # of what the worker makes, it does so itself
         except BaseException:  # noqa: BLE001 - a callback may exit or interrupt; the next save needs this thread
             _log.exception("a callback of a save's Future ended with an error")
         finally:

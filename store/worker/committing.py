@@ -11,6 +11,7 @@ from ..saving import SaveRequest
 from ..tags import set_tag
 from ..underway import saving
 from .messages import Order, Outcome
+from .tidying import Tidier
 
 
 class _Last(NamedTuple):
@@ -26,9 +27,13 @@ class Committer:
 
     Args:
         repo: the store.
+
+    Attributes:
+        tidier: what is to be done after saves, when their callers have been told.
     """
 
     def __init__(self, repo: Repository) -> None:
+        self.tidier = Tidier(repo)
         self._repo = repo
         self._last: _Last | None = None
 
@@ -50,6 +55,7 @@ class Committer:
                 saved = self._repo.save(request)
                 self._last = _Last(saved.commit, order.arena, saved.last)
                 outcome = Outcome(saved.commit, saved.counts, dict(saved.seconds))
+                self.tidier.note(order.keep, saved.counts.stored_bytes)
                 if order.tag is not None:  # if it fails, the commit is made all the same and is the next one's parent
                     set_tag(self._repo, order.tag, saved.commit, overwrite=order.overwrite)
         except Exception as error:  # noqa: BLE001 - whatever ends a save belongs to its outcome

@@ -17,6 +17,7 @@ from .. import codec, kernels  # noqa: F401 - the codec likewise
 from ..arenas import Arena
 from ..repository import Repository
 from .channel import Channel
+from .collecting import Collector
 from .committing import Committer
 from .messages import Close, Forget, Log, Outcome, Ready, Save, told, unpacked
 from .peers import Peer
@@ -33,6 +34,8 @@ class Worker:
 
     def __init__(self, repo: Repository, channel: Channel, trainer: Peer) -> None:
         self._committer = Committer(repo)
+        self._collector = Collector(repo)
+        self._packs = repo.packs
         self._channel = channel
         self._trainer = trainer
         self._arenas: dict[int, Arena] = {}
@@ -41,21 +44,34 @@ class Worker:
         """Make saves until told to end, or the trainer is gone and everything it handed over is done."""
         self._tell(Ready())
         kernels.prepare()  # off everybody's way: a machine that has none yet has a while until the first save
-        while self._trainer.wait((self._channel.fileno(), select.POLLIN)):
+        while self._next_message():
             received = self._channel.receive()
             if received is None:
-                return
+                break
             message, fds = received
             if isinstance(message, Close):
-                return
+                break
             if isinstance(message, Save):
                 self._save(message, fds)
             elif isinstance(message, Forget):
                 self._forget(message.arenas)
+        self._committer.tidier.prune()
+        self._collector.end()
+
+    def _next_message(self) -> bool:
+        """Wait for a message, and tidy up while there is none; false if the trainer is gone."""
+        tidier = self._committer.tidier
+        if tidier.is_overdue or (tidier.is_due and not self._channel.is_readable):
+            tidier.prune()
+            if not self._collector.is_running and tidier.takes_gc():
+                self._collector.start()
+        self._packs.close()  # it may be long: what others remove meanwhile must not take space for being open here
+        return bool(self._trainer.wait((self._channel.fileno(), select.POLLIN)))
 
     def _save(self, message: Save, fds: list[int]) -> None:
         try:
-            outcome = self._made(message, fds)
+            with self._collector.standing_still():
+                outcome = self._made(message, fds)
         except Exception as error:  # noqa: BLE001 - it belongs to this save; the next one needs this process
             outcome = Outcome(error=error)
         self._tell(told(outcome))

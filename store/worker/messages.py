@@ -14,6 +14,7 @@ from ..errors import MoonclipError
 from ..ids import CommitId
 from ..ingest import Counts
 from ..inputs import Input, ItemInput, Span, TensorInput
+from ..retention import Keep
 from ..saving import SaveRequest
 
 
@@ -26,6 +27,7 @@ class Order(NamedTuple):
         last: commit of the last save, if its arena still holds what was committed then.
         tag: name of a tag to put on the commit.
         overwrite: whether that tag may be moved.
+        keep: what to keep of all commits once it is made; ``None`` for everything.
     """
 
     request: SaveRequest
@@ -33,6 +35,7 @@ class Order(NamedTuple):
     last: CommitId | None
     tag: str | None = None
     overwrite: bool = False
+    keep: Keep | None = None
 
 
 class Outcome(NamedTuple):

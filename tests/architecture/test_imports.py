@@ -30,7 +30,7 @@ from store.repository import Repository
 from store.saving import SaveRequest, Saver
 
 with Repository.init(sys.argv[1]) as repo:
-    saver = Saver(repo.files, repo.layout, repo.index, repo.refs, repo.reader, repo.threads)
+    saver = Saver(repo.files, repo.layout, repo.index, repo.absences, repo.refs, repo.reader, repo.threads)
     weight = TensorInput(0, "float32", (256,), memoryview(bytes(1024)))
     saver.save(SaveRequest([ItemInput("model", {"": weight})], branch="main", step=1))
 """

@@ -32,6 +32,7 @@ def test_json_holds_all_there_is_to_know(document: Document, past: History) -> N
         "message": "",
         "metadata": {"loss": "0.5"},
         "items": ["model", "optimizer", "settings"],
+        "absent": {},
         "refs": {"branches": ["main"], "tags": [], "remotes": []},
     }
 

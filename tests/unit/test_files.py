@@ -124,6 +124,14 @@ def test_a_handle_closes_with_its_last_reference(files: Files, tmp_path: Path) -
     assert open_file_count() == before
 
 
+def test_what_is_not_there_has_no_fingerprint(files: Files, tmp_path: Path) -> None:
+    """Also if a file is where a directory was: a ref ``a/b`` may have gone since its name was read, and ``a`` come."""
+    (tmp_path / "a").write_bytes(b"")
+    assert files.fingerprint(tmp_path / "a") is not None
+    assert files.fingerprint(tmp_path / "b") is None
+    assert files.fingerprint(tmp_path / "a" / "b") is None
+
+
 @pytest.mark.usefixtures("shared_umask")
 def test_d15_files_in_a_shared_directory_stay_shared(files: Files, tmp_path: Path) -> None:
     shared = tmp_path / "lab"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection while many objects are made that all live on, and hold no cycles.
+    """No garbage collection while many objects are made that all live on, and hold no cycles; or while others wait.
 
     A state of twenty thousand tensors makes a hundred thousand of them. That calls for full collections, each of which
     looks at every object of the process, 50 ms each time, in vain. For the whole process: other threads wait for their
