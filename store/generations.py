@@ -76,17 +76,28 @@ class Generations:
             OSError: it cannot be read.
         """
         for _ in range(INDEX_ATTEMPTS):
-            path = self._in_use()
+            path = self.in_use()
             try:
                 environment = self._open_at(path)
             except (BrokenIndex, OSError):
-                if self._in_use() == path:
+                if self.in_use() == path:
                     raise
             else:
-                if self._in_use() == path:
+                if self.in_use() == path:
                     return environment
                 close_environment(environment)  # a rebuild is removing it, and what was opened may be made anew, empty
         raise Busy(f"the index in {self._directory} is rebuilt as fast as it is opened; try again")
+
+    def in_use(self) -> Path:
+        """Directory of the index in use.
+
+        Raises:
+            BrokenIndex: there is none.
+        """
+        number = self._number()
+        if number is None:
+            raise BrokenIndex(f"there is no index in {self._directory}", path=str(self._directory))
+        return self._directory / str(number)
 
     @contextmanager
     def writing(self) -> Iterator[Path]:
@@ -97,7 +108,7 @@ class Generations:
             OSError: the lock cannot be taken.
         """
         with self._files.lock_shared(self._lock):
-            yield self._in_use()
+            yield self.in_use()
 
     def renew(self, seen: Path | None, *, is_broken: bool) -> None:
         """Rebuild the index from the packs, unless somebody has since it was found wanting.
@@ -183,12 +194,6 @@ class Generations:
             return False
         close_environment(environment)
         return True
-
-    def _in_use(self) -> Path:
-        number = self._number()
-        if number is None:
-            raise BrokenIndex(f"there is no index in {self._directory}", path=str(self._directory))
-        return self._directory / str(number)
 
     def _number(self) -> int | None:
         return max((int(name) for name in self._names() if _NUMBER.fullmatch(name)), default=None)

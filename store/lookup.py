@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from .errors import MoonclipError
 from .ids import CommitId, ObjectId, PackId
-from .index import BrokenIndex, CommitRow, IndexWriter, MemoryIndex, Place
+from .index import BrokenIndex, CommitRow, IndexWriter, MemoryIndex, Place, WalkedPlace
 from .packs import PackStore
 from .reindex import digest_packs
 
@@ -55,6 +55,10 @@ class Index(Protocol):
         """Commits by arrival."""
         ...
 
+    def places_by_id(self) -> Iterator[list[WalkedPlace]]:
+        """Every place there is, page by page."""
+        ...
+
     def packs(self) -> list[PackId]:
         """All packs whose objects are indexed."""
         ...
@@ -69,6 +73,10 @@ class Index(Protocol):
 
     def mark_bad(self, object_id: ObjectId, pack: PackId) -> None:
         """Remember that a copy failed its check."""
+        ...
+
+    def outdated(self) -> None:
+        """Hear that it tells of a pack that went before; it is rebuilt if that is possible from here."""
         ...
 
     def close(self) -> None:
@@ -130,6 +138,12 @@ class Lookup:
         if self._index.writable:
             with suppress(MoonclipError, OSError):
                 self._index.mark_bad(object_id, pack)
+
+    def places_in_packs(self, object_id: ObjectId) -> list[Place]:
+        """Copies in the packs that there are, the index having named one that is not. It may be from a backup."""
+        with suppress(MoonclipError, OSError):
+            self._index.outdated()
+        return self._from_packs().places(object_id)
 
     def _from_packs(self) -> MemoryIndex:
         return self._all.of(self._packs.pack_ids(), 0)

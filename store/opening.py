@@ -13,12 +13,14 @@ its index put elsewhere by ``index`` in the store's ``config``.
 import json
 import logging
 import os
+from collections.abc import Collection
 from hashlib import blake2s
 from pathlib import Path
 
 from .errors import Corrupt, Incompatible
 from .files import Files
 from .generations import Fill, Generations
+from .ids import PackId
 from .index import BrokenIndex, LmdbIndex, MemoryIndex
 from .layout import Layout
 from .lookup import Index
@@ -56,8 +58,14 @@ def open_index(layout: Layout, files: Files, packs: PackStore, refs: RefStore, *
         return memory_index(packs)
 
 
-def rebuild_index(layout: Layout, files: Files, packs: PackStore) -> Digest:
+def rebuild_index(layout: Layout, files: Files, packs: PackStore, *, without: Collection[PackId] = ()) -> Digest:
     """Build an index from all packs and put it in place of the one in use, once nobody writes into that.
+
+    Args:
+        layout: the store.
+        files: does the I/O.
+        packs: reads the packs.
+        without: packs that are left out.
 
     Returns:
         What was read for it.
@@ -69,7 +77,8 @@ def rebuild_index(layout: Layout, files: Files, packs: PackStore) -> Digest:
     digests: list[Digest] = []
 
     def read() -> Fill:
-        digests.append(digest_packs(packs))
+        only = [pack for pack in packs.pack_ids() if pack not in without] if without else None
+        digests.append(digest_packs(packs, only))
         return _filling(digests[-1])
 
     Generations(index_directory(layout, files), files, read).rebuild()
@@ -80,6 +89,16 @@ def memory_index(packs: PackStore) -> MemoryIndex:
     """An index in memory. Cost: as ``digest_packs``."""
     digest = digest_packs(packs)
     return MemoryIndex(digest.tables.items(), digest.rows)
+
+
+def index_in_use(layout: Layout, files: Files) -> Path:
+    """Directory of the LMDB environment that is in use, whether or not it can be opened.
+
+    Raises:
+        BrokenIndex: there is none.
+        Incompatible: the ``config`` file cannot be understood.
+    """
+    return Generations(index_directory(layout, files), files, _no_digest).in_use()
 
 
 def index_directory(layout: Layout, files: Files) -> Path:

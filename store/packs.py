@@ -12,14 +12,15 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 from . import ids, pack
 from .errors import Corrupt, Incompatible, NotFound
-from .files import Files, ReadHandle
+from .files import Files, Fingerprint, ReadHandle
 from .ids import ID_BYTES, Buffer, ObjectId, PackId
-from .limits import MAX_OPEN_PACKS
+from .limits import CHECKED_OPEN_PACKS, MAX_OPEN_PACKS
 from .pack import ObjectHeader, PackTable, Sealed, TableEntry
 
 _SUFFIX = ".pack"
@@ -163,7 +164,7 @@ class PackStore:
             Its header and payload, a view of that memory, which is the caller's.
 
         Raises:
-            PackGone: there is no such pack (any more).
+            PackGone: there is no such pack (any more); or it is damaged, and another file has its name by now.
             Unreadable: the disk did not give them (EIO).
             Corrupt: the bytes there are not this object, intact. Names pack, offset and object.
             Incompatible: a newer version wrote it.
@@ -178,10 +179,40 @@ class PackStore:
                 data: Buffer = self._pread(pack_id, offset, stored_bytes, what)
             else:
                 data = self._pread_into(pack_id, offset, room(stored_bytes), what)
-            header, payload = pack.unseal(data, what)
-            if header.id != expected_id:
-                raise Corrupt(f"{what}: object {header.id.hex()} lies there instead")
-        return header, payload
+        try:
+            return self.checked(data, pack_id, offset, expected_id)
+        except Corrupt:
+            if self._forget_replaced(pack_id):
+                raise self._gone(pack_id) from None
+            raise
+
+    def read_stretch(self, pack_id: PackId, start: int, room: memoryview) -> None:
+        """Read what lies in a pack from an offset on; nothing is checked. Raises as :meth:`read` does."""
+        with self._located(pack_id) as what:
+            self._pread_into(pack_id, start, room, what)
+
+    def checked(
+        self, data: Buffer, pack_id: PackId, offset: int, expected_id: ObjectId
+    ) -> tuple[ObjectHeader, memoryview]:
+        """Check an object that was read, and take it apart, as :meth:`read` does.
+
+        Args:
+            data: its stored bytes.
+            pack_id: where they were read.
+            offset: where the object begins.
+            expected_id: what is sought there.
+
+        Raises:
+            Corrupt: they are not this object, intact. Incompatible: a newer version wrote it.
+        """
+        with suppress(Corrupt, Incompatible):
+            header, payload = pack.unseal(data, "an object")
+            if header.id == expected_id:
+                return header, payload
+        # Again, with words for where it is: making them takes as long as checking a small object.
+        with self._located(pack_id, offset, expected_id) as what:
+            header, _ = pack.unseal(data, what)
+            raise Corrupt(f"{what}: object {header.id.hex()} lies there instead")
 
     def table(self, pack_id: PackId) -> PackTable:
         """Read a pack's table, and check the pack's whole structure but not the objects themselves.
@@ -217,6 +248,18 @@ class PackStore:
         """
         return self._handle(pack_id).size
 
+    def total_bytes(self) -> int:
+        """Length of all packs' files. One that goes meanwhile may count or not.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        total_bytes = 0
+        for pack_id in self.pack_ids():
+            with suppress(FileNotFoundError):
+                total_bytes += self._files.size(pack_path(self._directory, pack_id))
+        return total_bytes
+
     def read_entry(self, pack_id: PackId, entry: TableEntry) -> tuple[ObjectHeader, memoryview]:
         """Read an object that a table names, and check that both agree. Raises as :meth:`read` does."""
         header, payload = self.read(pack_id, entry.offset, entry.stored_bytes, entry.id)
@@ -224,6 +267,15 @@ class PackStore:
             with self._located(pack_id, entry.offset, entry.id) as what:
                 raise Corrupt(f"{what}: its header differs from the pack's table")
         return header, payload
+
+    def forget(self, pack_id: PackId) -> None:
+        """Close a pack that is removed: its space is free only once nobody has it open."""
+        with self._guard():
+            self._handles.pop(pack_id, None)
+
+    def fingerprint(self, pack_id: PackId) -> Fingerprint | None:
+        """What tells whether a pack's file was changed or replaced since; ``None`` if there is none."""
+        return self._files.fingerprint(pack_path(self._directory, pack_id))
 
     def close(self) -> None:
         """Close all packs. What is read later opens them again."""
@@ -251,9 +303,21 @@ class PackStore:
         opened = self._open(pack_id)  # may take long on a network: readers of other packs need not wait
         with self._guard():
             handle = self._handles.setdefault(pack_id, opened)
+            oldest = list(islice(self._handles.items(), CHECKED_OPEN_PACKS))
+            for gone in [each for each, known in oldest if known.is_removed]:
+                del self._handles[gone]  # gc or repack freed its space, and we were keeping it
             if len(self._handles) > MAX_OPEN_PACKS:
                 self._handles.popitem(last=False)  # closes once the last thread that reads from it is done
             return handle
+
+    def _forget_replaced(self, pack_id: PackId) -> bool:
+        """Close a pack whose file we have open has lost its name, and say whether that is so."""
+        with self._guard():
+            handle = self._handles.get(pack_id)
+            if handle is None or not handle.is_removed:
+                return False
+            del self._handles[pack_id]
+            return True
 
     def _guard(self) -> threading.Lock:
         """The lock of this process: a forked child must not wait for a thread that it does not have."""
@@ -264,11 +328,14 @@ class PackStore:
         try:
             return self._files.open_read(path)
         except FileNotFoundError:
-            raise PackGone(
-                f"pack {pack_id.hex()} is not there (any more); run `moonclip fsck` if this stays so",
-                pack=pack_id.hex(),
-                path=str(path),
-            ) from None
+            raise self._gone(pack_id) from None
+
+    def _gone(self, pack_id: PackId) -> PackGone:
+        return PackGone(
+            f"pack {pack_id.hex()} is not there (any more); run `moonclip fsck` if this stays so",
+            pack=pack_id.hex(),
+            path=str(pack_path(self._directory, pack_id)),
+        )
 
     @contextmanager
     def _located(self, pack_id: PackId, offset: int | None = None, object_id: ObjectId | None = None) -> Iterator[str]:

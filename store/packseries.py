@@ -8,7 +8,7 @@ from .files import Files
 from .ids import PackId
 from .limits import MAX_PACK_BYTES
 from .pack import PackTable, Sealed
-from .packs import PackWriter, pack_path
+from .packs import PackWriter
 
 
 class PackSeries:
@@ -65,12 +65,11 @@ class PackSeries:
             del self._full[self._published :]
             self._writer = None
 
-    def remove(self) -> None:
-        """Remove published packs again: only for packs that the index was never told of."""
+    @property
+    def published(self) -> list[PackTable]:
+        """Tables of the packs that have their name."""
         with self._lock:
-            for _, table in self._full[: self._published]:
-                self._files.remove(pack_path(self._directory, table.id))
-            self._full, self._published = [], 0
+            return [table for _, table in self._full[: self._published]]
 
     def _finish(self) -> None:
         if self._writer is not None:

@@ -7,16 +7,18 @@ give, but that one is not marked: a controller that hiccups is no damage. A pack
 is looked up again, a bounded number of times. Nothing here takes a lock; threads may share a reader.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import NamedTuple, Protocol
 
 from . import whole
-from .chains import Chain, Kept, Link, decode_chain
+from .chains import Chain, Kept, Link, decode_chain, read_ahead
 from .codec import Transform, decode
 from .errors import Corrupt, MoonclipError, NotFound
+from .files import Fingerprint
 from .ids import ChunkId, CommitId, ObjectId, PackId, TreeId, chunk_id, commit_id, short, tree_id
 from .index import Place
+from .index.depths import with_bases
 from .limits import LOOKUP_ATTEMPTS, MAX_CHAIN_DEPTH
 from .objects import Commit, Kind, TreeNode
 from .pack import ObjectHeader
@@ -41,6 +43,17 @@ class Places(Protocol):
         """Hear of a copy that failed its check. Raises nothing."""
         ...
 
+    def places_in_packs(self, object_id: ObjectId) -> list[Place]:
+        """Hear that a pack is not there which :meth:`places` goes on to name; gives copies in those that are there."""
+        ...
+
+
+class _Bad(NamedTuple):
+    """A copy that failed its check, and the file that it was in."""
+
+    place: Place
+    fingerprint: Fingerprint | None
+
 
 class ObjectReader:
     """Reads and verifies objects by id.
@@ -53,7 +66,7 @@ class ObjectReader:
     def __init__(self, index: Places, packs: PackStore) -> None:
         self._index = index
         self._packs = packs
-        self._bad: dict[ObjectId, dict[PackId, Place]] = {}
+        self._bad: dict[ObjectId, dict[PackId, _Bad]] = {}
 
     def commit(self, object_id: CommitId) -> Commit:
         """Read a commit.
@@ -62,9 +75,7 @@ class ObjectReader:
             NotFound: no such object.
             Corrupt: no intact copy.
         """
-        encoded = self._small(object_id, Kind.COMMIT)
-        if commit_id(encoded) != object_id:
-            raise Corrupt(f"commit {object_id.hex()}: content does not match its id", object=object_id.hex())
+        encoded = self._checked_commit(object_id, self._small(object_id, Kind.COMMIT))
         return Commit.decode(encoded, f"commit {short(object_id)}")
 
     def tree_node(self, object_id: TreeId) -> TreeNode:
@@ -74,10 +85,23 @@ class ObjectReader:
             NotFound: no such object.
             Corrupt: no intact copy.
         """
-        encoded = self._small(object_id, Kind.TREE)
-        if tree_id(encoded) != object_id:
-            raise Corrupt(f"tree {object_id.hex()}: content does not match its id", object=object_id.hex())
-        return TreeNode.decode(encoded, f"tree {short(object_id)}")
+        return TreeNode.decode(self.encoded_tree(object_id), f"tree {short(object_id)}")
+
+    def encoded_tree(self, object_id: TreeId) -> bytes:
+        """The canonical encoding of one tree object, not looked into. Raises as :meth:`tree_node` does."""
+        return self._checked_tree(object_id, self._small(object_id, Kind.TREE))
+
+    def encoded_trees(self, object_ids: Sequence[TreeId]) -> Iterator[bytes]:
+        """The same of several, in order. Cost: half as much each; all are looked up in one transaction."""
+        places = self._index.places_of_each(object_ids)
+        for object_id in object_ids:
+            yield self._checked_tree(object_id, self._small_among(object_id, Kind.TREE, places[object_id]))
+
+    def encoded_commits(self, object_ids: Sequence[CommitId]) -> Iterator[bytes]:
+        """Canonical encodings of several commits, in order, not looked into. Raises as :meth:`commit` does."""
+        places = self._index.places_of_each(object_ids)
+        for object_id in object_ids:
+            yield self._checked_commit(object_id, self._small_among(object_id, Kind.COMMIT, places[object_id]))
 
     def chunk(self, object_id: ChunkId) -> bytearray:
         """Decode a chunk into memory of its own. Raises as :meth:`chunk_into` does."""
@@ -93,6 +117,7 @@ class ObjectReader:
         verify_hash: bool = False,
         chain: Chain | None = None,
         kept: Kept | None = None,
+        streamed: bool = False,
     ) -> None:
         """Decode a chunk into ``out``, which is as long as the chunk.
 
@@ -102,6 +127,7 @@ class ObjectReader:
             verify_hash: also compare the BLAKE3 of the result with the id.
             chain: what :meth:`chain` gave for it, if that was asked before.
             kept: decoded bases that several reads have in common.
+            streamed: nobody reads ``out`` soon.
 
         Raises:
             NotFound: the chunk or a delta base of it is nowhere.
@@ -110,7 +136,8 @@ class ObjectReader:
         Cost: one read and one decode for each object of the delta chain.
         """
         try:
-            decode_chain(self._packs, chain or self.chain(object_id), out, kept or Kept())
+            streamed = streamed and not verify_hash
+            decode_chain(self._packs, chain or self.chain(object_id), out, kept or Kept(), streamed=streamed)
         except (NotFound, Corrupt):
             self._decode_any(object_id, out)
         if verify_hash and chunk_id(out) != object_id:
@@ -138,6 +165,10 @@ class ObjectReader:
                 found[object_id] = self._chain_among(object_id, places)
         return found
 
+    def reading_ahead(self, chains: Sequence[Chain]) -> AbstractContextManager[None]:
+        """Read at once what the caller is about to decode along these chains. See :func:`store.chains.read_ahead`."""
+        return read_ahead(self._packs, chains)
+
     def place(self, object_id: ObjectId, kind: Kind) -> Place:
         """Where the best copy of an object is.
 
@@ -161,14 +192,19 @@ class ObjectReader:
     def _intact(self, object_id: ObjectId, kind: Kind) -> Iterator[Stored]:
         """Intact copies, the cheapest first; at least one. Raises as :meth:`stored` does."""
         given: set[PackId] = set()
+        gone: set[PackId] = set()
         unreadable: dict[PackId, Unreadable] = {}
         for _ in range(LOOKUP_ATTEMPTS):
-            for place in self._copies(object_id, kind):
+            copies = self._copies(object_id, kind)
+            if any(place.pack in gone for place in copies):  # places go before their packs do: the index is outdated
+                copies = self._good(object_id, kind, self._index.places_in_packs(object_id))
+            for place in copies:
                 if place.pack in given or place.pack in unreadable:
                     continue
                 try:
                     copy = self._packs.read(place.pack, place.offset, place.stored_bytes, object_id)
                 except PackGone:
+                    gone.add(place.pack)
                     break  # gc or repack moved it: the index knows the new place by now
                 except Unreadable as error:
                     unreadable[place.pack] = error
@@ -189,15 +225,9 @@ class ObjectReader:
             object=object_id.hex(),
         )
 
-    def _places_below(self, object_ids: Iterable[ObjectId]) -> dict[ObjectId, list[Place]]:
+    def _places_below(self, object_ids: Collection[ObjectId]) -> dict[ObjectId, list[Place]]:
         """Places of these objects, their bases, the bases of those, and so on."""
-        places: dict[ObjectId, list[Place]] = {}
-        sought = set(object_ids)
-        while sought:
-            found = self._index.places_of_each(sought)
-            places |= found
-            sought = {place.base for copies in found.values() for place in copies if place.base} - places.keys()
-        return places
+        return with_bases(object_ids, self._index.places_of_each)
 
     def _chain_among(self, object_id: ChunkId, places: Mapping[ObjectId, list[Place]]) -> Chain:
         links: list[Link] = []
@@ -249,11 +279,29 @@ class ObjectReader:
     def _small(self, object_id: ObjectId, kind: Kind) -> bytes:
         return decode_small(*self.stored(object_id, kind))
 
+    def _small_among(self, object_id: ObjectId, kind: Kind, known: list[Place]) -> bytes:
+        """The same, of the best of some places if that is intact."""
+        try:
+            place = self._good(object_id, kind, known)[0]
+            return decode_small(*self._packs.read(place.pack, place.offset, place.stored_bytes, object_id))
+        except (NotFound, Corrupt):
+            return self._small(object_id, kind)
+
+    def _checked_tree(self, object_id: TreeId, encoded: bytes) -> bytes:
+        if tree_id(encoded) != object_id:
+            raise Corrupt(f"tree {object_id.hex()}: content does not match its id", object=object_id.hex())
+        return encoded
+
+    def _checked_commit(self, object_id: CommitId, encoded: bytes) -> bytes:
+        if commit_id(encoded) != object_id:
+            raise Corrupt(f"commit {object_id.hex()}: content does not match its id", object=object_id.hex())
+        return encoded
+
     def _copies(self, object_id: ObjectId, kind: Kind) -> list[Place]:
         return self._good(object_id, kind, self._index.places(object_id))
 
     def _good(self, object_id: ObjectId, kind: Kind, known: list[Place]) -> list[Place]:
-        bad = self._bad.get(object_id, {})  # of which the index does not tell any more
+        bad = self._bad_copies(object_id)  # of which the index does not tell any more
         good = [place for place in known if place.pack not in bad]
         if bad and not good:
             self._raise_bad(object_id, kind, list(bad.values()))
@@ -276,8 +324,17 @@ class ObjectReader:
         )
 
     def _mark_bad(self, object_id: ObjectId, place: Place) -> None:
-        self._bad.setdefault(object_id, {})[place.pack] = place
+        self._bad.setdefault(object_id, {})[place.pack] = _Bad(place, self._packs.fingerprint(place.pack))
         self._index.mark_bad(object_id, place.pack)
+
+    def _bad_copies(self, object_id: ObjectId) -> dict[PackId, Place]:
+        """Copies that failed their check, in packs that nobody has mended or replaced since."""
+        noted = self._bad.get(object_id)
+        if not noted:
+            return {}
+        for pack in [pack for pack, bad in noted.items() if self._packs.fingerprint(pack) != bad.fingerprint]:
+            noted.pop(pack, None)
+        return {pack: bad.place for pack, bad in noted.copy().items()}
 
 
 def _too_deep(object_id: ObjectId) -> Corrupt:

@@ -6,7 +6,7 @@ counts.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .errors import MoonclipError
@@ -29,12 +29,15 @@ class Digest:
         rows: commits, parents before children, sequences from 1.
         unreadable: packs whose table cannot be read.
         problems: what could not be read or placed, and why.
+        orphan_count: deltas that were left out since their base is in no pack. gc leaves such behind in packs of which
+            most is needed; that something needs one, for a pack was lost, is for fsck to find.
     """
 
     tables: dict[PackId, tuple[TableEntry, ...]] = field(default_factory=dict)
     rows: list[CommitRow] = field(default_factory=list)
     unreadable: list[PackId] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    orphan_count: int = 0
 
 
 def digest_packs(packs: PackStore, only: Iterable[PackId] | None = None) -> Digest:
@@ -68,15 +71,17 @@ Placed = dict[PackId, list[tuple[TableEntry, int]]]
 
 
 def place_all(digest: Digest) -> Placed:
-    """Resolve all copies. Deltas that nothing can be read from are left out, and added to ``digest.problems``."""
+    """Resolve all copies. Deltas that nothing can be read from are left out, and told of in ``digest``."""
     copies = [_Copy(pack, entry) for pack, entries in digest.tables.items() for entry in entries]
     placed: Placed = {pack: [] for pack in digest.tables}
     resolved, too_deep, unresolved = resolve_depths(copies, lambda _: None)
     for copy, depth in resolved:
         placed[copy.pack].append((copy.entry, depth))
-    for pack, count in Counter(copy.pack for copy in (*too_deep, *unresolved)).items():
+    chained = _without_orphans(unresolved, {copy.id for copy, _ in resolved} | {copy.id for copy in too_deep})
+    digest.orphan_count = len(unresolved) - len(chained)
+    for pack, count in Counter(copy.pack for copy in (*too_deep, *chained)).items():
         digest.problems.append(
-            f"pack {pack.hex()}: {count} deltas whose base is nowhere, or whose chain is longer than {MAX_CHAIN_DEPTH}"
+            f"pack {pack.hex()}: {count} deltas whose chain is a cycle, or longer than {MAX_CHAIN_DEPTH}"
         )
     return placed
 
@@ -103,6 +108,16 @@ class _Copy:
     @property
     def base(self) -> ObjectId | None:
         return self.entry.base
+
+
+def _without_orphans(unresolved: Sequence[_Copy], others: set[ObjectId]) -> list[_Copy]:
+    """Of deltas that cannot be resolved, those whose chain does not lead out of all packs."""
+    left, before = list(unresolved), -1
+    while len(left) != before:
+        before = len(left)
+        held = others | {copy.id for copy in left}
+        left = [copy for copy in left if copy.base in held]
+    return left
 
 
 def _add_commit(

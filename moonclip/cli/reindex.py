@@ -19,7 +19,8 @@ def reindex(ctx: click.Context, *, as_json: bool) -> None:
     """Rebuild the index from the packs.
 
     It holds nothing that they do not. Needed only when fsck asks for it: an index that is missing or broken is rebuilt
-    by whoever opens the store. Exits with 1 if something could not be read and had to be left out.
+    by whoever opens the store. Exits with 1 if something could not be read and had to be left out; deltas whose base is
+    gone, as gc leaves them behind, are left out as well.
     """
     location: Location = ctx.obj
     # The store is not opened: that would begin with the index that may be the trouble.
@@ -35,10 +36,16 @@ def reindex(ctx: click.Context, *, as_json: bool) -> None:
     object_count = sum(map(len, digest.tables.values()))
     if as_json:
         counts = {"packs": len(digest.tables), "objects": object_count, "commits": len(digest.rows)}
-        echo_json(counts | {"problems": digest.problems})
+        echo_json(counts | {"orphans": digest.orphan_count, "problems": digest.problems})
     else:
         read = f"{counted(len(digest.tables), 'pack')}, {counted(object_count, 'object')}"
         click.echo(f"indexed {read}, {counted(len(digest.rows), 'commit')}")
+    if digest.orphan_count:
+        click.echo(
+            f"left out {counted(digest.orphan_count, 'delta')} whose base is in no pack, as gc leaves them behind;"
+            " `moonclip fsck` tells whether anything needs them",
+            err=True,
+        )
     if digest.problems:
         click.echo("left out what could not be read; `moonclip fsck` tells what that affects", err=True)
         ctx.exit(1)

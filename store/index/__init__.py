@@ -6,7 +6,19 @@ other processes get along; ``lmdb_index`` is the index; ``memory`` its twin for 
 
 from .lmdb_index import LmdbIndex
 from .memory import MemoryIndex
-from .records import BrokenIndex, CommitRow, Place
+from .records import BrokenIndex, CommitRow, Place, WalkedPlace
+from .removal import Copy, Unremoved
 from .writer import BasesMissing, IndexWriter
 
-__all__ = ["BasesMissing", "BrokenIndex", "CommitRow", "IndexWriter", "LmdbIndex", "MemoryIndex", "Place"]
+__all__ = [
+    "BasesMissing",
+    "BrokenIndex",
+    "CommitRow",
+    "Copy",
+    "IndexWriter",
+    "LmdbIndex",
+    "MemoryIndex",
+    "Place",
+    "Unremoved",
+    "WalkedPlace",
+]

@@ -43,16 +43,15 @@ class Depths(NamedTuple, Generic[E]):
 
 
 def resolve_depths(entries: Iterable[E], known_depth: Callable[[ObjectId], int | None]) -> Depths[E]:
-    """Resolve copies bottom-up: those without a base, then deltas whose base is resolved.
+    """Resolve copies bottom-up, the shallowest first: those without a base, then deltas whose base is resolved.
 
     Args:
         entries: copies; an object may occur several times.
-        known_depth: least depth of a base that is none of the entries', ``None`` if there is no such object.
+        known_depth: least depth of other copies of a base, ``None`` if there are none.
 
-    Cost: a pass for each level of the deepest chain, of which no more than ``MAX_CHAIN_DEPTH`` + 2 are looked at.
+    Cost: a pass for each depth that occurs, of which there are no more than ``MAX_CHAIN_DEPTH`` + 2.
     """
     resolved: list[tuple[E, int]] = []
-    too_deep: list[E] = []
     depths: dict[ObjectId, int] = {}
     waiting: Sequence[E] = list(entries)
     while waiting:
@@ -62,17 +61,18 @@ def resolve_depths(entries: Iterable[E], known_depth: Callable[[ObjectId], int |
             depth = 0 if entry.base is None else _above(depths.get(entry.base), known_depth(entry.base))
             if depth is None:
                 unresolved.append(entry)
-            elif depth > MAX_CHAIN_DEPTH:  # what later levels find is no shallower
-                too_deep.append(entry)
             else:
                 found.append((entry, depth))
-        for entry, depth in found:  # only now: a level must not depend on the order of the entries
-            depths[entry.id] = min(depth, depths.get(entry.id, depth))
-        resolved += found
-        waiting = unresolved
-        if not found:
-            break
-    return Depths(resolved, too_deep, waiting)
+        least = min((depth for _, depth in found), default=None)
+        if least is None or least > MAX_CHAIN_DEPTH:
+            return Depths(resolved, [entry for entry, _ in found], unresolved)
+        # Those beyond the least may yet come to lie less deep, by way of one of these.
+        waiting = unresolved + [entry for entry, depth in found if depth > least]
+        for entry, depth in found:
+            if depth == least:
+                depths[entry.id] = min(depth, depths.get(entry.id, depth))
+                resolved.append((entry, depth))
+    return Depths(resolved, [], [])
 
 
 def with_bases(

@@ -12,17 +12,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final, TypeVar
 
 import lmdb
 
+from ..collector import collector_paused
 from ..limits import INDEX_ATTEMPTS, INDEX_LOCK_BYTES, INDEX_MAP_GROWTH, INDEX_PAUSE_SECONDS, INDEX_READERS
 from .faults import as_os_error
 from .gate import Gate
 from .metapages import HEAD_BYTES, Meta, meta_pages
 from .records import BrokenIndex
+from .snapshot import FileView
 from .stamps import Fit, Stamp
 from .transaction import Transaction
 from .treepages import Unsound, check_pages
@@ -329,7 +330,7 @@ class Environment:
             return False
         try:
             with self._data.open("rb") as data:
-                check_pages(memoryview(mmap(data.fileno(), 0, access=ACCESS_READ)), meta)
+                check_pages(FileView(data.fileno()), meta)
         except Unsound as error:
             self._damage = str(error)
             raise self._garbled(error) from error
@@ -346,7 +347,8 @@ class Environment:
 
         def write(transaction: Transaction) -> T:
             nonlocal walked_ns, number
-            result = body(transaction)
+            with collector_paused():  # others wait for the lock, and a full collection may look at a million objects
+                result = body(transaction)
             number = transaction.number
             walked_ns = self._stamp.walked_ns(self._fit(number - 1)) if transaction.has_written else None
             return result

@@ -7,7 +7,7 @@ from ..errors import ReadOnly
 from ..ids import CommitId, ObjectId, PackId
 from ..pack import TableEntry
 from .depths import resolve_depths, with_bases
-from .records import CommitRow, Place
+from .records import CommitRow, Place, WalkedPlace
 
 
 class MemoryIndex:
@@ -53,6 +53,14 @@ class MemoryIndex:
         """Rows of all commits that arrived at ``sequence`` or later."""
         return (row for row in self._rows.values() if row.sequence >= sequence)
 
+    def places_by_id(self) -> Iterator[list[WalkedPlace]]:
+        """Places of each object in turn, those of one object together."""
+        for object_id in sorted(self._copies):
+            yield [
+                (object_id, place.pack, place.kind, place.stored_bytes, place.depth, place.base, False)
+                for place in self.places(object_id)
+            ]
+
     def packs(self) -> list[PackId]:
         """All packs that hold objects."""
         return self._packs
@@ -67,6 +75,9 @@ class MemoryIndex:
 
     def check(self) -> None:
         """Nothing can have come to it."""
+
+    def outdated(self) -> None:
+        """It stays as it is: whoever asks looks into the packs."""
 
     def mark_bad(self, object_id: ObjectId, pack: PackId) -> None:
         """Nothing can be remembered."""

@@ -14,6 +14,10 @@ from ..errors import Corrupt
 from ..ids import ID_BYTES, CommitId, ObjectId, PackId
 from ..objects import Kind
 
+LAYOUT_KEY: Final = b"layout"
+LAYOUT: Final = b"2"
+"""Which tables an index has. What was written before there was one that tells of deltas has no such record."""
+
 PACK_NUMBER: Final = struct.Struct(">I")
 """Packs are numbered, so that a record need not hold 32 bytes of id. Big-endian: keys sort by number."""
 
@@ -21,8 +25,11 @@ SEQUENCE_KEY: Final = struct.Struct(">Q")
 """Key of a commit by its place in the order of arrival. Big-endian, for the same reason."""
 
 _PLACE: Final = struct.Struct("<BBBxIIQ")
-_IS_BAD, _HAS_BASE, _FLAGS_OFFSET = 1, 2, 1
-_CHECK_BYTES: Final = 8
+PLACE_BYTES: Final = _PLACE.size
+"""Of a place's record what comes before its base."""
+
+IS_BAD, HAS_BASE, _FLAGS_OFFSET = 1, 2, 1
+CHECK_BYTES: Final = 8
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
@@ -54,6 +61,11 @@ class Place(NamedTuple):  # made in every look-up, and a frozen dataclass takes 
     depth: int
 
 
+WalkedPlace = tuple[ObjectId, PackId, int, int, int, ObjectId | None, bool]
+"""Object, pack, kind, stored bytes, depth, base, and whether the copy is known to be bad. As plain as can be, for walks
+over a million of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitRow:
     """A commit, as far as walks over history need it.
@@ -80,9 +92,14 @@ def place_key(object_id: ObjectId, pack_number: int) -> bytes:
     return object_id + PACK_NUMBER.pack(pack_number)
 
 
+def delta_key(base: ObjectId, key: bytes) -> bytes:
+    """Key that tells of a copy, by its own key, that it is stored against ``base``: those of one base lie together."""
+    return base + key
+
+
 def encode_place(key: bytes, place: Place, *, is_bad: bool) -> bytes:
     """Record of a copy. Of its pack the key has the number alone; the check covers its id, as numbers get garbled."""
-    flags = (_IS_BAD if is_bad else 0) | (_HAS_BASE if place.base is not None else 0)
+    flags = (IS_BAD if is_bad else 0) | (HAS_BASE if place.base is not None else 0)
     body = _PLACE.pack(place.kind, flags, place.depth, place.stored_bytes, place.raw_bytes, place.offset)
     return seal(key + place.pack, body + (place.base or b""))
 
@@ -95,8 +112,8 @@ def decode_place(key: bytes, record: bytes, pack: PackId) -> tuple[Place, bool]:
     """
     body = unseal(key + pack, record)
     kind, flags, depth, stored_bytes, raw_bytes, offset = _PLACE.unpack(body[: _PLACE.size])
-    base = ObjectId(body[_PLACE.size :]) if flags & _HAS_BASE else None
-    return Place(pack, offset, stored_bytes, raw_bytes, _KINDS[kind], base, depth), bool(flags & _IS_BAD)
+    base = ObjectId(body[_PLACE.size :]) if flags & HAS_BASE else None
+    return Place(pack, offset, stored_bytes, raw_bytes, _KINDS[kind], base, depth), bool(flags & IS_BAD)
 
 
 def is_good(key: bytes, record: bytes, pack: PackId) -> bool:
@@ -105,7 +122,7 @@ def is_good(key: bytes, record: bytes, pack: PackId) -> bool:
     Raises:
         BrokenIndex: the record is not what was written, or for another pack.
     """
-    return not unseal(key + pack, record)[_FLAGS_OFFSET] & _IS_BAD
+    return not unseal(key + pack, record)[_FLAGS_OFFSET] & IS_BAD
 
 
 def encode_row(row: CommitRow) -> bytes:
@@ -134,7 +151,7 @@ def unseal(key: bytes, record: bytes) -> bytes:
     Raises:
         BrokenIndex: it differs.
     """
-    body, check = record[:-_CHECK_BYTES], record[-_CHECK_BYTES:]
+    body, check = record[:-CHECK_BYTES], record[-CHECK_BYTES:]
     if xxh3_64_digest(key + body) != check:
         raise BrokenIndex(f"index record {key[:ID_BYTES].hex()} is garbled; run `moonclip reindex`", key=key.hex())
     return body

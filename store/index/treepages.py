@@ -9,7 +9,7 @@ leaf LMDB itself checks that keys and values do not lead out of it.
 import struct
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Final
+from typing import Final, Protocol
 
 from .metapages import Meta, Root
 
@@ -27,12 +27,19 @@ class Unsound(Exception):
     """The pages contradict each other. Internal."""
 
 
-def check_pages(file: memoryview, meta: Meta) -> None:
+class File(Protocol):
+    """The bytes of LMDB's file, in memory or read as they are asked for."""
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        """Some of them."""
+        ...
+
+
+def check_pages(file: File, meta: Meta) -> None:
     """Walk the trees of a transaction.
 
     Args:
-        file: the whole file, which is at least as long as ``meta`` says. The transaction is kept open meanwhile, so
-            that its pages stay.
+        file: the whole file. The transaction is kept open meanwhile, so that its pages stay.
         meta: the transaction's.
 
     Raises:
@@ -48,10 +55,23 @@ def check_pages(file: memoryview, meta: Meta) -> None:
             pages.take_all(values)
 
 
+def records(file: File, meta: Meta) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a transaction's records, in key order within each leaf.
+
+    Raises:
+        Unsound: as :func:`check_pages`.
+
+    Cost: 1 µs a record, and as much as :func:`check_pages`.
+    """
+    pages = _Pages(file, meta)
+    for number in pages.leaves(meta.records):
+        yield from pages.items(number)
+
+
 class _Pages:
     """The pages of a file, each of which has one use."""
 
-    def __init__(self, file: memoryview, meta: Meta) -> None:
+    def __init__(self, file: File, meta: Meta) -> None:
         self._file = file
         self._page_bytes = meta.page_bytes
         self._is_taken = bytearray(meta.page_count)
@@ -78,6 +98,14 @@ class _Pages:
         page = self._page(number)
         offsets, nodes = self._nodes(number, _LEAF)
         return [self._value(page, *each) for each in zip(offsets, nodes, strict=True)]
+
+    def items(self, number: int) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of a leaf."""
+        page = self._page(number)
+        offsets, nodes = self._nodes(number, _LEAF)
+        for offset, node in zip(offsets, nodes, strict=True):
+            start = offset + _NODE.size
+            yield bytes(page[start : start + node[3]]), bytes(self._value(page, offset, node))
 
     def take_all(self, listed: memoryview) -> None:
         """Take the pages of a list of free pages: their count, then their numbers."""

@@ -10,6 +10,8 @@ from ..limits import MAX_CHAIN_DEPTH
 from ..pack import TableEntry
 from .depths import resolve_depths
 from .records import (
+    LAYOUT,
+    LAYOUT_KEY,
     PACK_NUMBER,
     SEQUENCE_KEY,
     BrokenIndex,
@@ -17,6 +19,7 @@ from .records import (
     Place,
     decode_place,
     decode_row,
+    delta_key,
     encode_place,
     encode_row,
     is_good,
@@ -24,7 +27,8 @@ from .records import (
     seal,
     unseal,
 )
-from .transaction import COMMITS, NUMBERS, OBJECTS, PACKS, SEQUENCE, Transaction
+from .removal import Copy, Numbers, Unremoved, lower_depths, remove_copies
+from .transaction import COMMITS, DELTAS, LAYOUTS, NUMBERS, OBJECTS, PACKS, SEQUENCE, Transaction
 
 _LAST: Final = SEQUENCE_KEY.pack(0)
 """Where the last sequence is kept: keys that are lost at the end of the table would not be missed."""
@@ -57,13 +61,26 @@ class IndexWriter:
         ]
 
     def add_pack(self, pack: PackId, entries: Iterable[TableEntry]) -> None:
-        """Add the places of a pack's objects. A pack that is known already is left as it is.
+        """Add the places of a pack's objects that are not there yet. A large pack may come in parts.
+
+        Copies that are known to be bad are good again: who adds a pack has written it, in place of what was damaged.
 
         Raises:
             BasesMissing: deltas whose base is nowhere.
             Incompatible: a chain deeper than ``MAX_CHAIN_DEPTH``.
         """
-        listed = list(entries)
+        number = self._number_of(pack)
+        if number is None:
+            self.add_places(pack, self._resolved(pack, list(entries)))
+        else:
+            new = [entry for entry in entries if not self._is_good(entry.id + number, pack)]
+            self._put_places(pack, PACK_NUMBER.unpack(number)[0], self._resolved(pack, new))
+
+    def _is_good(self, key: bytes, pack: PackId) -> bool:
+        record = self._transaction.get(OBJECTS, key)
+        return record is not None and is_good(key, record, pack)
+
+    def _resolved(self, pack: PackId, listed: Sequence[TableEntry]) -> list[tuple[TableEntry, int]]:
         bases = {entry.base for entry in listed if entry.base is not None}
         known = places_of_each(self._transaction, bases)
         depths = {base: places[0].depth for base, places in known.items() if places}
@@ -76,17 +93,76 @@ class IndexWriter:
                 f"pack {pack.hex()}: {len(unresolved)} deltas lack their base",
                 objects=[entry.id.hex() for entry in unresolved],
             )
-        self.add_places(pack, resolved)
+        return resolved
 
     def add_places(self, pack: PackId, resolved: Iterable[tuple[TableEntry, int]]) -> None:
         """Add places whose depths are known. A pack that is known already is left as it is."""
         if self._transaction.get(NUMBERS, pack) is not None:
             return
-        number = self._number_pack(pack)
+        self._put_places(pack, self._number_pack(pack), resolved)
+
+    def _put_places(self, pack: PackId, number: int, resolved: Iterable[tuple[TableEntry, int]]) -> None:
+        deltas: list[bytes] = []
         for entry, depth in sorted(resolved, key=lambda each: each[0].id):  # in key order LMDB fills page by page
             place = Place(pack, entry.offset, entry.stored_bytes, entry.raw_bytes, entry.kind, entry.base, depth)
             key = place_key(entry.id, number)
             self._transaction.put(OBJECTS, key, encode_place(key, place, is_bad=False))
+            if entry.base is not None:
+                deltas.append(delta_key(entry.base, key))
+        for key in sorted(deltas):
+            self._transaction.put(DELTAS, key, seal(key, b""))
+
+    def remove_places(self, copies: Iterable[Copy], *, spare_last: bool) -> list[Unremoved]:
+        """Remove copies of objects; depths of what was read by way of them are derived anew.
+
+        Deltas may go together with their bases, in any order.
+
+        Args:
+            copies: which; those that are not there are passed over.
+            spare_last: refuse the last good copy of an object, whether anything is stored against it or not.
+
+        Returns:
+            Those that stay, since something that stays could not be read without them, or too deep, or as they are the
+            last and ``spare_last``.
+
+        Raises:
+            BrokenIndex: a record is garbled or lost, or the index was made before it could tell what is stored against
+                an object.
+
+        Cost: 10 µs a copy, and 10 for each delta that gets deeper.
+        """
+        return remove_copies(self._transaction, copies, self._numbers(), spare_last=spare_last)
+
+    def lower_depths(self, object_ids: Iterable[ObjectId]) -> None:
+        """Derive depths anew of what is stored against objects that may have got shallower copies.
+
+        Depths that are greater than they have to be do no harm but this: chains seem long that are not.
+
+        Raises:
+            BrokenIndex: as :meth:`remove_places` does.
+
+        Cost: 5 µs an object, and 10 for each delta that gets less deep.
+        """
+        lower_depths(self._transaction, object_ids, self._numbers())
+
+    def remove_pack(self, pack: PackId, object_ids: Iterable[ObjectId]) -> bool:
+        """Forget a pack of which no place is left.
+
+        Args:
+            pack: the pack; one that is unknown is forgotten already.
+            object_ids: all that its table names.
+
+        Returns:
+            Whether it is forgotten; if not, a place refers to it.
+        """
+        number = self._number_of(pack)
+        if number is None:
+            return True
+        if any(self._transaction.get(OBJECTS, object_id + number) is not None for object_id in object_ids):
+            return False
+        self._transaction.delete(PACKS, number)
+        self._transaction.delete(NUMBERS, pack)
+        return True
 
     def add_commit(self, row: CommitRow) -> CommitRow:
         """Add a commit and return its row with the sequence it got; one that is known keeps its own."""
@@ -103,19 +179,31 @@ class IndexWriter:
 
     def mark_bad(self, object_id: ObjectId, pack: PackId) -> None:
         """Remember that a copy failed its check: it is no copy any more."""
-        number = self._transaction.get(NUMBERS, pack)
+        number = self._number_of(pack)
         if number is None:
             return
-        key = object_id + unseal(pack, number)
+        key = object_id + number
         record = self._transaction.get(OBJECTS, key)
         if record is not None:
             place, _ = decode_place(key, record, pack)
             self._transaction.put(OBJECTS, key, encode_place(key, place, is_bad=True))
 
+    def _number_of(self, pack: PackId) -> bytes | None:
+        number = self._transaction.get(NUMBERS, pack)
+        return None if number is None else unseal(pack, number)
+
+    def _numbers(self) -> Numbers:
+        record = self._transaction.get(LAYOUTS, LAYOUT_KEY)
+        if record is None or unseal(LAYOUT_KEY, record) != LAYOUT:
+            raise BrokenIndex("index: it does not tell what is stored against an object; run `moonclip reindex`")
+        return Numbers(cache(self._number_of), cache(partial(_pack_of, self._transaction)))
+
     def _number_pack(self, pack: PackId) -> int:
         last = self._transaction.last_item(PACKS)
         if last is not None:
             unseal(*last)  # a garbled number must not be counted on from
+        else:
+            self._transaction.put(LAYOUTS, LAYOUT_KEY, seal(LAYOUT_KEY, LAYOUT))
         number: int = PACK_NUMBER.unpack(last[0])[0] + 1 if last is not None else 0
         key = PACK_NUMBER.pack(number)
         self._transaction.put(PACKS, key, seal(key, pack))

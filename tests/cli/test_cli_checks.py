@@ -10,9 +10,13 @@ import pytest
 from click.testing import Result
 
 from store.fsck import fsck
+from store.gc import collect
 from store.ids import short
 from store.pack import HEADER_BYTES
 from store.repository import Repository
+from store.retention import Keep
+from tests.arrays import drifted, noise, save
+from tests.pruning import prune
 from tests.stores import History, damage
 
 Out = Callable[..., str]
@@ -92,6 +96,20 @@ def test_reindex_says_what_it_left_out(run: Run, past: History) -> None:
     assert len(json.loads(result.stdout)["problems"]) == 1
     assert pack.stem in result.stderr
     assert "moonclip fsck" in result.stderr
+
+
+def test_reindex_finds_nothing_wrong_with_what_gc_leaves_behind(run: Run, tmp_path: Path) -> None:
+    drifts, stays = noise("drifts", 3000), noise("stays", 9000)
+    with Repository.init(tmp_path / "store") as repo:
+        first = save(repo, {"drifts": drifts}, step=0)
+        save(repo, {"drifts": drifted(drifts, 1), "stays": stays}, step=1, last=first.last)
+        save(repo, {"stays": stays}, step=2)
+        prune(repo, Keep(last=1))
+        assert collect(repo).compacted_count == 1
+    result = run("-C", tmp_path / "store", "reindex", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["orphans"]) == (0, 1)
+    assert "1 delta whose base is in no pack" in run("-C", tmp_path / "store", "reindex").stderr
+    assert run("-C", tmp_path / "store", "fsck").exit_code == 0
 
 
 def test_reindex_of_no_store(failure: Out, tmp_path: Path) -> None:

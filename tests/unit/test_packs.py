@@ -63,6 +63,18 @@ def test_a_pack_larger_than_a_block(tmp_path: Path) -> None:
         assert store.read_entry(table.id, entry)[1] == raw
 
 
+def test_packs_that_go_while_they_are_counted_count_for_nothing(tmp_path: Path) -> None:
+    class Late(Files):
+        """Tells of a file that is gone by now."""
+
+        def list_directory(self, path: Path) -> list[str]:
+            return [*super().list_directory(path), f"{'ab' * 32}.pack"]
+
+    packing.write(tmp_path, [packing.chunk(FIRST)])
+    packing.write(tmp_path, [packing.chunk(SECOND)])
+    assert PackStore(Late(), tmp_path).total_bytes() == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+
 def test_threads_append_to_one_series(tmp_path: Path) -> None:
     series = PackSeries(Files(), tmp_path, "1", lambda _: None)
     raws = [os.urandom(5000) for _ in range(64)]

@@ -21,7 +21,7 @@ DRIFTED = {name: drifted(array, 1) for name, array in STATE.items()}
 
 
 class SweptIndex:
-    """An index of which a sweep takes objects whenever something is about to be published.
+    """An index of which a sweep takes objects whenever something is about to be written.
 
     Args:
         index: the index.
@@ -49,7 +49,8 @@ def repo(tmp_path: Path) -> Iterator[Repository]:
 
 
 def sweep(repo: Repository, *victims: set[ChunkId] | set[TreeId]) -> None:
-    repo.index = SweptIndex(repo.index, list(victims))
+    """Let a sweep take objects whenever something is about to be published; whose pack is taken away after it."""
+    repo.index = SweptIndex(repo.index, [each for victim in victims for each in (victim, ())])
 
 
 def require_tidy(repo: Repository, pack_count: int) -> None:
@@ -189,6 +190,28 @@ def test_all_packs_of_an_attempt_that_came_to_nothing_go(repo: Repository, monke
     second = save(repo, state, last=first.last)
     assert sorted(repo.index.packs()) == repo.packs.pack_ids()
     assert read(repo, second.commit) == state
+
+
+def test_packs_of_a_failed_attempt_stay_if_another_save_made_them_too(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal content makes equal packs, with one name for both: another save may have counted on them meanwhile."""
+    first = save(repo, {"z": noise("z", 1000)})
+    monkeypatch.setattr(packseries, "MAX_PACK_BYTES", 10_000)
+    state = {str(number): noise(number, 1000) for number in range(10)}
+    with Repository.open(repo.layout.root, thread_count=2) as other:
+        made = []
+
+        def overtaken() -> Iterator[ObjectId]:
+            made.append(save(other, state, branch="exp").commit)
+            yield chunk_of(repo, first.commit, "z")
+
+        repo.index = SweptIndex(repo.index, [overtaken()])
+        wider = {**state, "z": noise("z", 1000)}
+        second = save(repo, wider)
+        assert read(other, made[0]) == state
+        assert read(repo, second.commit) == wider
+    assert not fsck(repo, full=True).notes
 
 
 # --- damaged parents ------------------------------------------------------------------------------------------------

@@ -1,0 +1,122 @@
+"""What is to be stored against what, so that everything takes as little as can be."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+
+from ..codec.comparing import Sample, expected_bytes, sample
+from ..errors import MoonclipError
+from ..ids import ID_BYTES, ObjectId
+from ..index import Place
+from ..limits import REPACK_CHAIN_DEPTH, REPACK_HUBS, REPACK_KEEP_RATIO, REPACK_LINE_CHUNKS, SAVE_CHAIN_DEPTH
+from ..pack import OBJECT_HEADER_BYTES
+from ..repository import Repository
+from ..verifying import Verifier
+from .forest import Cost, Forest, grow, grow_hubs, neighbours
+from .lines import Line
+from .ordering import Plan
+
+
+def plan_size(repository: Repository, lines: Sequence[Line], advance: Callable[[int], None]) -> Plan:
+    """Choose a base for each chunk of some lines, of those in its line.
+
+    A line that would hardly get smaller stays as it is. Else each of its chunks is stored against one in the line, or
+    none: so whatever chunks of lines that stay are stored against, following bases comes to an end.
+
+    Args:
+        repository: the store.
+        lines: the lines.
+        advance: told of chunks that were looked at.
+
+    Cost: reads and decodes every chunk once; memory of a sample (16 KiB of float32) for each chunk of a line, by
+    threads.
+    """
+    plan = Plan()
+    lock = threading.Lock()
+
+    def choose(line: Line) -> None:
+        for window in _windows(line):
+            bases, saved_bytes = _Chooser(repository, window).choose()
+            with lock:
+                plan.bases |= bases
+                plan.saved_bytes += saved_bytes
+                advance(len(window.chunks))
+
+    repository.threads.run(choose, sorted(lines, key=lambda line: -len(line.chunks) * line.raw_bytes))
+    return plan
+
+
+def _windows(line: Line) -> Iterator[Line]:
+    """A line in parts, if it is long: each is planned by itself."""
+    for start in range(0, len(line.chunks), REPACK_LINE_CHUNKS):
+        stop = start + REPACK_LINE_CHUNKS
+        parents = [None if each is None or each < start else each - start for each in line.parents[start:stop]]
+        tips = {number - start for number in line.tips if start <= number < stop}
+        yield Line(line.element, line.raw_bytes, line.chunks[start:stop], parents, tips)
+
+
+class _Chooser:
+    def __init__(self, repository: Repository, line: Line) -> None:
+        self._repo = repository
+        self._line = line
+
+    def choose(self) -> tuple[Mapping[ObjectId, ObjectId | None], int]:
+        """Bases of those chunks that are to be encoded anew, and the bytes that saves."""
+        chunks = self._line.chunks
+        found = self._repo.index.places_of_each(chunks)
+        if not all(found.values()):
+            return {}, 0  # damaged: who can read the rest shall find it as it is
+        places = [found[chunk][0] for chunk in chunks]
+        samples = self._samples(places)
+        if samples is None:
+            return {}, 0
+        numbers = {chunk: number for number, chunk in enumerate(chunks)}
+        cost = _costs(samples)
+        forest = self._grown(cost)
+        stored_bytes = sum(_expected(number, place, numbers, cost) for number, place in enumerate(places))
+        if forest.cost > REPACK_KEEP_RATIO * stored_bytes:
+            return {}, 0
+        bases = {chunks[number]: None if base is None else chunks[base] for number, base in forest.bases.items()}
+        anew = {chunk: base for chunk, base in bases.items() if base != places[numbers[chunk]].base}
+        return anew, stored_bytes - forest.cost
+
+    def _grown(self, cost: Cost) -> Forest:
+        hubs = self._line.hubs(REPACK_HUBS)
+        near = neighbours(self._line.parents, hubs)
+        # Hubs lie low, so that the next save on a tip finds a chain that is not full, and others hang on them.
+        start = grow_hubs(hubs, cost, SAVE_CHAIN_DEPTH - 1)
+        return grow(range(len(self._line.chunks)), near, cost, REPACK_CHAIN_DEPTH, start)
+
+    def _samples(self, places: Sequence[Place]) -> list[Sample] | None:
+        """Of every chunk; ``None`` if one is damaged, or they are no matter of planes."""
+        shared = {place.base for place in places if place.base is not None}
+        verifier = Verifier(self._repo.reader, self._repo.packs, shared)
+        samples: list[Sample] = []
+        for chunk in self._line.chunks:
+            try:
+                given = sample(verifier.chunk(chunk, self._line.raw_bytes), self._line.element)
+            except MoonclipError:
+                return None
+            if given is None:
+                return None
+            samples.append(given)
+        return samples
+
+
+def _costs(samples: Sequence[Sample]) -> Cost:
+    """Bytes of one stored against another, from samples."""
+
+    @cache
+    def cost(chunk: int, base: int | None) -> int:
+        if base is None:
+            return OBJECT_HEADER_BYTES + expected_bytes(samples[chunk])
+        return OBJECT_HEADER_BYTES + ID_BYTES + expected_bytes(samples[chunk], samples[base])
+
+    return cost
+
+
+def _expected(number: int, place: Place, numbers: Mapping[ObjectId, int], cost: Cost) -> int:
+    """Bytes of a chunk as it is stored: sampled too, so that what sampling errs by is no gain."""
+    if place.base is None:
+        return cost(number, None)
+    return cost(number, numbers[place.base]) if place.base in numbers else place.stored_bytes

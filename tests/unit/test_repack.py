@@ -1,0 +1,342 @@
+"""Repacking for each goal: what is chosen, and that it does what it is for."""
+
+import shutil
+import threading
+from itertools import count
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from store.absences import Absence, Why
+from store.errors import Busy, Incompatible
+from store.gclock import collecting
+from store.ids import CommitId, ObjectId
+from store.index import Copy
+from store.limits import REPACK_CHAIN_DEPTH, SAVE_CHAIN_DEPTH
+from store.refnames import branch_name, tag_name
+from store.repack import Goal, repack
+from store.repository import Repository
+from tests.arrays import (
+    State,
+    chunk_of,
+    damage,
+    depths,
+    drifted,
+    entries_of,
+    noise,
+    pack_file,
+    read,
+    require_whole,
+    save,
+)
+
+GOALS = get_args(Goal)
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[CommitId, State]]:
+    """A family, made once."""
+    root = tmp_path_factory.mktemp("past") / "store"
+    with Repository.init(root, thread_count=2) as repo:
+        made = family(repo)
+    (root / "ballast").unlink()
+    return root, made
+
+
+@pytest.fixture
+def made(past: tuple[Path, dict[CommitId, State]]) -> dict[CommitId, State]:
+    return dict(past[1])
+
+
+@pytest.fixture
+def repo(tmp_path: Path, past: tuple[Path, dict[CommitId, State]]) -> Any:
+    """A copy of the family."""
+    shutil.copytree(past[0], tmp_path / "store")
+    with Repository.open(tmp_path / "store", thread_count=2) as repo:
+        yield repo
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Any:
+    with Repository.init(tmp_path / "store", thread_count=2) as repo:
+        yield repo
+
+
+def line(repo: Repository, branch: str, state: State, length: int) -> dict[CommitId, State]:
+    """Commits on a branch, each a little beside the one before."""
+    made: dict[CommitId, State] = {}
+    for step in range(length):
+        made[save(repo, state, branch=branch, step=step).commit] = state
+        state = {**state, "w": drifted(state["w"], (branch, step), 0.3)}
+    return made
+
+
+def family(repo: Repository) -> dict[CommitId, State]:
+    """A base, branches of it, and fine-tunes that do not know where they came from."""
+    base: State = {"w": noise("w", 6000), "same": noise("same", 900), "ints": noise("i", 700, dtype_name="int64")}
+    made = line(repo, "main", base, 12)
+    for number in range(2):
+        branch = f"exp/{number}"
+        repo.set_ref(branch_name(branch), None, next(iter(made)), "branch")
+        made |= line(repo, branch, {**base, "w": drifted(base["w"], branch, 0.1)}, 8)
+    for number in range(3):
+        made |= line(repo, f"tuned/{number}", {**base, "w": drifted(base["w"], ("tune", number), 0.2)}, 1)
+    return made
+
+
+def pack_bytes(repo: Repository) -> int:
+    return sum(pack_file(repo, pack).stat().st_size for pack in repo.packs.pack_ids())
+
+
+def ids(repo: Repository) -> set[ObjectId]:
+    return {entry.id for pack in repo.packs.pack_ids() for entry in repo.packs.table(pack).entries}
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_every_commit_stays_as_it_was(repo: Repository, made: dict[CommitId, State], goal: Goal) -> None:
+    before = ids(repo)
+    done = repack(repo, goal)
+    assert (done.left, done.damaged) == ({}, {})
+    assert done.replaced_count > 0
+    assert done.after_bytes == pack_bytes(repo)
+    assert ids(repo) == before
+    require_whole(repo, made)
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_a_second_time_there_is_nothing_to_do(repo: Repository, goal: Goal) -> None:
+    repack(repo, goal)
+    packs = repo.packs.pack_ids()
+    done = repack(repo, goal)
+    assert (done.replaced_count, done.encoded_count) == (0, 0)
+    assert repo.packs.pack_ids() == packs
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_a_dry_run_tells_what_would_be_done_and_does_nothing(repo: Repository, goal: Goal) -> None:
+    packs = repo.packs.pack_ids()
+    told = repack(repo, goal, dry_run=True)
+    assert repo.packs.pack_ids() == packs
+    done = repack(repo, goal)
+    assert (told.replaced_count, told.encoded_count, told.before_bytes) == (
+        done.replaced_count,
+        done.encoded_count,
+        done.before_bytes,
+    )
+    if goal != "restore":  # what full encodings will take is not sampled
+        assert told.after_bytes == pytest.approx(done.after_bytes, rel=0.2)  # of small chunks, sampling knows little
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_saves_go_on_as_deltas(repo: Repository, made: dict[CommitId, State], goal: Goal) -> None:
+    repack(repo, goal)
+    tip = repo.refs.read(branch_name("main"))
+    assert tip is not None
+    state = {**made[tip], "w": drifted(made[tip]["w"], "on", 0.3)}
+    made[(saved := save(repo, state)).commit] = state
+    assert saved.counts.delta_count == 1
+    require_whole(repo, made)
+
+
+def test_packs_become_few(repo: Repository) -> None:
+    assert repack(repo).replaced_count > 20
+    assert len(repo.packs.pack_ids()) == 1
+
+
+def test_one_small_pack_is_left_alone(empty: Repository) -> None:
+    save(empty, {"w": noise("w", 900)})
+    assert repack(empty).replaced_count == 0
+
+
+def test_small_packs_that_fit_no_other_are_left_alone(empty: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.repack.REWRITE_PACK_BYTES", 60_000)
+    for number in range(3):
+        save(empty, {"w": noise(number, 10_000)})
+    done = repack(empty, "consolidate")
+    assert (done.replaced_count, done.made_count) == (0, 0)
+
+
+def test_a_hollow_pack_is_written_anew_without_what_is_gone(repo: Repository, made: dict[CommitId, State]) -> None:
+    repack(repo)
+    (pack,) = repo.packs.pack_ids()
+    before = pack_bytes(repo)
+    kept = [chunk_of(repo, next(iter(made)), "w")]
+    bulky = [entry.id for entry in repo.packs.table(pack).entries if entry.raw_bytes == len(made_of(made)["w"].data)]
+    gone = [Copy(each, pack) for each in bulky if each not in kept]
+    assert repo.index.write(lambda writer: writer.remove_places(gone, spare_last=False)) == []
+    forget_all_but_first(repo, made)
+    done = repack(repo)
+    assert done.replaced_count == 1
+    assert done.after_bytes == pack_bytes(repo) < before
+    assert not ids(repo) & {copy.id for copy in gone}
+
+
+def made_of(made: dict[CommitId, State]) -> State:
+    return next(iter(made.values()))
+
+
+def forget_all_but_first(repo: Repository, made: dict[CommitId, State]) -> None:
+    """As gc leaves a store: what is gone is in no commit that is live, or permitted to be missing."""
+    times = {commit: Absence.of(commit, None, Why.PRUNED, 1) for commit in list(made)[1:]}
+    repo.absences.add(times.values())
+
+
+def test_tips_and_tags_are_stored_in_full_in_the_order_of_a_load(repo: Repository, made: dict[CommitId, State]) -> None:
+    tagged = list(made)[5]
+    repo.set_ref(tag_name("best"), None, tagged, "tag")
+    assert max(depths(repo, tagged)) > 0
+    repack(repo, "restore")
+    for tip in set(repo.refs.list().values()):
+        assert depths(repo, tip) == [0, 0, 0]
+        assert read(repo, tip) == made[tip]
+    places = [repo.index.places(chunk)[0] for entry in entries_of(repo, tagged).values() for chunk in entry.chunks]
+    own = [place.offset for place in places if place.pack == repo.index.places(chunk_of(repo, tagged, "w"))[0].pack]
+    assert own == sorted(own)
+
+
+def test_sizes_shrink_across_branches_and_fine_tunes(repo: Repository, made: dict[CommitId, State]) -> None:
+    before = pack_bytes(repo)
+    done = repack(repo, "size")
+    assert done.after_bytes < 0.75 * before
+    every = [depth for commit in made for depth in depths(repo, commit)]
+    assert max(every) <= REPACK_CHAIN_DEPTH
+    for tip in set(repo.refs.list().values()):
+        assert max(depths(repo, tip)) < SAVE_CHAIN_DEPTH
+
+
+def test_what_cannot_get_smaller_is_left_alone(empty: Repository) -> None:
+    for number in range(3):
+        save(empty, {"w": noise(number, 3000)})
+    assert repack(empty, "size", dry_run=True).encoded_count == 0
+
+
+def test_long_lines_are_planned_in_parts(
+    repo: Repository, made: dict[CommitId, State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.repack.planning.REPACK_LINE_CHUNKS", 5)
+    repack(repo, "size")
+    require_whole(repo, made)
+
+
+def test_packs_are_replaced_a_few_at_a_time(
+    repo: Repository, made: dict[CommitId, State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Space is bounded: what is there at any time is what was, and one group."""
+    monkeypatch.setattr("store.repack.REWRITE_PACK_BYTES", 60_000)
+    before, most = pack_bytes(repo), 0
+
+    def look(_what: str, _done: int, _total: int) -> None:
+        nonlocal most
+        most = max(most, pack_bytes(repo))
+
+    done = repack(repo, "size", progress=look)
+    assert done.left == {}
+    assert most < before + 2 * 60_000
+    assert len(repo.packs.pack_ids()) > 3
+    require_whole(repo, made)
+
+
+def test_progress_goes_to_the_end(repo: Repository) -> None:
+    told: list[tuple[str, int, int]] = []
+    repack(repo, "size", progress=lambda *each: told.append(each))
+    for what in ("comparing", "rewriting"):
+        shown = [(done, total) for name, done, total in told if name == what]
+        assert shown == sorted(shown)
+        assert shown[-1][0] == shown[-1][1] > 0
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_it_may_be_interrupted_anywhere(
+    repo: Repository, made: dict[CommitId, State], goal: Goal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.repack.REWRITE_PACK_BYTES", 60_000)
+    write, calls = repo.index.write, count()
+    for last in range(0, 40, 7):
+        seen = count()
+
+        def interrupted(body: Any, seen: Any = seen, last: int = last) -> Any:
+            if next(seen) == last:
+                raise KeyboardInterrupt
+            next(calls)
+            return write(body)
+
+        monkeypatch.setattr(repo.index, "write", interrupted)
+        try:
+            repack(repo, goal)
+        except KeyboardInterrupt:
+            assert not [name for name in repo.files.list_directory(repo.layout.packs) if name.startswith("tmp-")]
+    monkeypatch.setattr(repo.index, "write", write)
+    assert next(calls) > 5
+    repack(repo, goal)
+    require_whole(repo, made)
+
+
+def test_readers_and_writers_go_on(
+    repo: Repository, made: dict[CommitId, State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.repack.REWRITE_PACK_BYTES", 60_000)
+    known = dict(made)
+    errors: list[BaseException] = []
+    over = threading.Event()
+
+    def read_all() -> None:
+        try:
+            with Repository.open(repo.layout.root, thread_count=1) as other:
+                while not over.is_set():
+                    for commit, state in known.items():
+                        assert read(other, commit) == state
+        except BaseException as error:
+            errors.append(error)
+
+    def save_some() -> None:
+        try:
+            with Repository.open(repo.layout.root, thread_count=1) as other:
+                made.update(line(other, "beside", {"w": noise("beside", 6000)}, 12))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=each) for each in (read_all, save_some)]
+    for thread in threads:
+        thread.start()
+    for goal in (*GOALS, *GOALS):
+        repack(repo, goal)
+    threads[1].join()
+    over.set()
+    threads[0].join()
+    assert errors == []
+    require_whole(repo, made)
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_d10_damage_in_one_pack_keeps_nothing_else_from_being_repacked(
+    repo: Repository, made: dict[CommitId, State], goal: Goal
+) -> None:
+    tip = repo.refs.read(branch_name("main"))
+    assert tip is not None
+    broken = chunk_of(repo, tip, "w")
+    damage(repo, broken)
+    done = repack(repo, goal)
+    assert set(done.damaged) <= {broken.hex()}
+    for commit, state in made.items():
+        if commit != tip:
+            assert read(repo, commit) == state
+
+
+def test_one_at_a_time(empty: Repository) -> None:
+    save(empty, {"w": noise("w", 900)})
+    with collecting(empty), pytest.raises(Busy, match="at work"):
+        repack(empty)
+    repack(empty)
+
+
+def test_goals_are_named(empty: Repository) -> None:
+    with pytest.raises(Incompatible, match="restore"):
+        repack(empty, "speed")  # type: ignore[arg-type]
+
+
+def test_a_store_that_needs_more_to_be_collected_is_left_alone(empty: Repository) -> None:
+    path = empty.layout.format
+    path.write_text(path.read_text().replace('"gc": [', '"gc": ["moonclip-9",'))
+    with pytest.raises(Incompatible, match="moonclip-9"):
+        repack(empty)
