@@ -21,22 +21,31 @@ class Ballast:
         """Have the ballast in place, durably; if it is there already nothing is done.
 
         Raises:
-            OSError: there is too little space, or the store cannot be written.
+            OSError: there is too little space, or the store cannot be written. What was there is there.
         """
-        if self._size_bytes() != BALLAST_BYTES:
-            self.release()  # What an interrupted making left.
+        size_bytes = self._size_bytes()
+        if size_bytes is None:
             self._files.allocate(self._path, BALLAST_BYTES)
+        elif size_bytes < BALLAST_BYTES:  # part of it was given up, or its making was interrupted
+            self._files.extend(self._path, BALLAST_BYTES)
 
-    def release(self) -> int:
-        """Give the space up and return how many bytes that were; 0 if there is no ballast.
+    def release(self, at_most_bytes: int = BALLAST_BYTES) -> int:
+        """Give some of the space up and return how many bytes that were; 0 if there is no ballast.
+
+        Args:
+            at_most_bytes: how many are asked for.
 
         Raises:
             OSError: the store cannot be written.
         """
         size_bytes = self._size_bytes()
-        if self._files.exists(self._path):
+        if size_bytes is None:
+            return 0
+        if size_bytes <= at_most_bytes:
             self._files.remove(self._path)
-        return size_bytes
+            return size_bytes
+        self._files.truncate(self._path, size_bytes - at_most_bytes)
+        return at_most_bytes
 
-    def _size_bytes(self) -> int:
-        return self._files.size(self._path) if self._files.exists(self._path) else 0
+    def _size_bytes(self) -> int | None:
+        return self._files.size(self._path) if self._files.exists(self._path) else None

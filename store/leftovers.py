@@ -25,17 +25,22 @@ _TEMPORARY = re.compile(r"tmp-([0-9a-f]{32})-[0-9]+")
 _log = logging.getLogger(__name__)
 
 
-def remove_leftovers(layout: Layout, files: Files) -> None:
+def remove_leftovers(layout: Layout, files: Files, *, is_thorough: bool = False) -> None:
     """Remove what dead writers left, as far as it can be removed. What living ones make is left alone.
 
     Raises nothing that the disk does: what stays is in nobody's way. Several processes may do this at once.
+
+    Args:
+        layout: where things lie.
+        files: does the I/O.
+        is_thorough: read the names of all packs in any case.
 
     Cost: the names of leases are read; those of all packs only after a writer died, and once a day.
     """
     try:
         with ExitStack() as locks:
             dead = _lock_dead(layout, files, locks)
-            if dead or _is_due(layout, files):
+            if dead or is_thorough or _is_due(layout, files):
                 _sweep(layout, files, dead)
     except OSError as error:
         _log.info("what dead writers may have left in %s cannot be looked for: %s", layout.root, error)
@@ -58,7 +63,7 @@ def _lock_dead(layout: Layout, files: Files, locks: ExitStack) -> list[Path]:
 
 def _sweep(layout: Layout, files: Files, dead: Sequence[Path]) -> None:
     left: dict[Path, list[Path]] = {lease: [] for lease in dead}
-    for lease, temporary in _temporaries(layout, files):
+    for lease, temporary in temporary_packs(layout, files):
         # A writer has its lease before its first temporary: what was listed and has no lease now, nobody makes.
         if lease in left or not files.exists(lease):
             left.setdefault(lease, []).append(temporary)
@@ -70,7 +75,7 @@ def _sweep(layout: Layout, files: Files, dead: Sequence[Path]) -> None:
     files.write_atomic(_swept(layout), b"%d\n" % time.time_ns())
 
 
-def _temporaries(layout: Layout, files: Files) -> Iterator[tuple[Path, Path]]:
+def temporary_packs(layout: Layout, files: Files) -> Iterator[tuple[Path, Path]]:
     """Temporaries of packs, each after the lease in whose name it was made."""
     for name in files.list_directory(layout.packs):
         if match := _TEMPORARY.fullmatch(name):

@@ -6,7 +6,7 @@ import pytest
 
 from store.fsck import fsck
 from store.repository import Repository
-from tools.bench import histories, scale
+from tools.bench import collecting, histories, scale
 
 
 def test_a_history_is_a_store_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +31,13 @@ def test_everything_is_measured_in_both_stores(tmp_path: Path, monkeypatch: pyte
     assert len(bench.rows) == len(bench.bars) == 5
     assert all(cost["cpu_seconds"] > 0 for figures in bench.figures.values() for cost in figures.values())
     assert [folder.name for folder in (tmp_path / scale.CACHE).iterdir()] == ["histories"]
+
+
+def test_gc_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(collecting, "MANY", 6)
+    monkeypatch.setattr(collecting, "ROUND_COUNT", 1)
+    bench = collecting.measure()
+    assert bench.figures["removed_count"] == 3 * (histories.OBJECT_COUNT - 1)
+    assert min(bench.figures.values()) > 0
+    assert [bar.what for bar in bench.bars if bar.at_most] == ["ms in one transaction, at most"]

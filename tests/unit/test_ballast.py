@@ -1,8 +1,12 @@
+import errno
 from pathlib import Path
+
+import pytest
 
 from store.ballast import Ballast
 from store.files import Files
 from store.limits import BALLAST_BYTES
+from tools.crash.faults import FaultyDisk
 
 
 def occupied_bytes(path: Path) -> int:
@@ -31,3 +35,23 @@ def test_ballast_of_an_interrupted_making_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "ballast").write_bytes(b"short")
     Ballast(tmp_path, Files()).ensure()
     assert occupied_bytes(tmp_path / "ballast") >= BALLAST_BYTES
+
+
+def test_ballast_is_given_up_in_pieces_and_made_whole_again(tmp_path: Path) -> None:
+    ballast, path = Ballast(tmp_path, Files()), tmp_path / "ballast"
+    ballast.ensure()
+    assert ballast.release(4096) == 4096
+    assert occupied_bytes(path) == path.stat().st_size == BALLAST_BYTES - 4096
+    ballast.ensure()
+    assert occupied_bytes(path) >= path.stat().st_size == BALLAST_BYTES
+
+
+def test_ballast_that_cannot_be_made_whole_stays_as_it_is(tmp_path: Path) -> None:
+    disk = FaultyDisk(error_number=errno.ENOSPC)
+    ballast, path = Ballast(tmp_path, Files(disk)), tmp_path / "ballast"
+    ballast.ensure()
+    ballast.release(4096)
+    disk.fail_at(disk.operation_count)
+    with pytest.raises(OSError, match="No space"):
+        ballast.ensure()
+    assert path.stat().st_size == BALLAST_BYTES - 4096

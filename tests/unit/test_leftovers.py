@@ -91,6 +91,13 @@ def test_b7_what_has_no_lease_is_found_later(layout: Layout, swept: bytes | int)
     assert names(layout.packs) == {"tmp-mine", "notes"}
 
 
+def test_who_looks_thoroughly_finds_it_at_once(layout: Layout) -> None:
+    remove_leftovers(layout, Files())
+    (layout.packs / f"tmp-{GONE}-1").touch()
+    remove_leftovers(layout, Files(), is_thorough=True)
+    assert names(layout.packs) == {"tmp-mine", "notes"}
+
+
 def test_opening_a_store_reads_no_names_of_packs(tmp_path: Path) -> None:
     with Repository.init(tmp_path) as repo:
         save(repo, {"w": noise("w", 100)})

@@ -1,4 +1,4 @@
-"""``python -m tools.bench save|cold|load|memory|size|codec|scale``, or ``all``."""
+"""``python -m tools.bench save|cold|load|memory|size|codec|scale|gc``, or ``all``."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from . import codec, cold, load, memory, save, scale, size
+from . import codec, cold, collecting, load, memory, save, scale, size
 from .peers import PEERS
 from .report import Bench
 from .workloads import WORKLOADS
@@ -80,6 +80,12 @@ def scale_command() -> None:
     _finish(scale.measure())
 
 
+@benches.command("gc")
+def gc_command() -> None:
+    """How fast gc finds what has to stay among a million objects, and how long others wait for it."""
+    _finish(collecting.measure())
+
+
 @benches.command("all")
 def all_command() -> None:
     """Everything, as ``make bench`` does."""
@@ -96,6 +102,7 @@ _EVERYTHING: Final[tuple[Callable[[], Bench], ...]] = (
     size.measure,
     codec.measure,
     scale.measure,
+    collecting.measure,
 )
 
 
