@@ -1,8 +1,10 @@
 """The store and branch that a manager is bound to, and where a run takes up again."""
 
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from store.descriptors import occupy_standard_streams
@@ -45,20 +47,37 @@ class Binding:
         branch: short name.
         tip: the last commit that was made or resumed from here: the next one's parent. The branch itself may have
             been moved by others; then the next save is refused.
+        left: where the branch still is if that is damaged, and ``tip`` is what was resumed instead: the next save
+            moves it from there.
     """
 
     def __init__(self, repo: Repository, branch: str) -> None:
         self._repo = repo
         self.branch = branch
         self.tip = settled_tip(repo, branch)
+        self.left: CommitId | None = None
 
     def current(self) -> CommitId | None:
         """Where the branch is now; ``None`` before its first commit."""
         return tip_of(self._repo, self.branch)
 
-    def bind(self, branch: str, tip: CommitId | None) -> None:
-        """Continue on ``branch`` after ``tip``."""
-        self.branch, self.tip = branch, tip
+    def bind(self, branch: str, tip: CommitId | None, left: CommitId | None = None) -> None:
+        """Continue on ``branch`` after ``tip``, although the branch may be at ``left``."""
+        self.branch, self.tip, self.left = branch, tip, left
+
+    def line(self, branch: str, tip: CommitId) -> Iterator[CommitId]:
+        """A branch's commits, newest first: its tip, and what came before.
+
+        A commit that is lost may be all that names those before it: then the reflog says where the branch was.
+        """
+        seen = {tip}
+        yield tip
+        logged = (line.new for line in self._repo.refs.reflog(branch_name(branch)) if line.new is not None)
+        for start in chain((tip,), logged):
+            for commit in chain((start,), (row.id for row in first_parents(self._repo.lookup, start))):
+                if commit not in seen:
+                    seen.add(commit)
+                    yield commit
 
     def follow(self, request: SaveRequest, error: BaseException) -> None:
         """After a save that failed: be where its branch is now, or all that come after it would fail.
@@ -83,8 +102,10 @@ class Binding:
         """
         with suppress(OSError, MoonclipError):  # the failure that is told is the save's own
             found = self.current()
-            if found is not None and found != request.parent and _is_made_by(request, self._repo.commit(found)):
-                self.tip = found
+            if found is None or found in (request.parent, request.left):
+                return  # what was left behind looks like what a run makes that repeats its steps
+            if _is_made_by(request, self._repo.commit(found)):
+                self.bind(self.branch, found)
 
     def resume_point(self, rev: str | None, branch: str | None) -> ResumePoint:
         """Where ``resume(rev=…, branch=…)`` takes up. Changes nothing.

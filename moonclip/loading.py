@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from store.collector import collector_paused
 from store.entries import ContainerEntry, TensorEntry
 from store.errors import Incompatible
 from store.ids import short
 from store.objects import Commit
 from store.repository import Repository
 
-from .collector import collector_paused
 from .entries import LoadedTensor
 from .items import Finish, is_stateful, prepare
 from .lazy import LazySource, LazyTensor
@@ -60,7 +60,13 @@ def verifies_hash(verify: str) -> bool:
     return verify == "full"
 
 
-def load(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> dict[str, Any]:
+def load(
+    repo: Repository,
+    commit: Commit,
+    wanted: Wanted,
+    policy: Policy,
+    require: Callable[[Sequence[Plan]], None] | None = None,
+) -> dict[str, Any]:
     """Load items of a commit.
 
     Args:
@@ -68,6 +74,7 @@ def load(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> di
         commit: the commit.
         wanted: what of it, and where to.
         policy: what decoding may do.
+        require: looks at what is about to be read, before anything is; what it raises ends the load.
 
     Returns:
         By item: the target, or what takes its place if it could not be altered; new objects without targets.
@@ -81,10 +88,12 @@ def load(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> di
     Cost: proportional to the bytes that are wanted; trees aside, nothing else is read.
     """
     with collector_paused():
-        return _load(repo, commit, wanted, policy)
+        return _load(repo, commit, wanted, policy, require)
 
 
-def _load(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> dict[str, Any]:
+def _load(
+    repo: Repository, commit: Commit, wanted: Wanted, policy: Policy, require: Callable[[Sequence[Plan]], None] | None
+) -> dict[str, Any]:
     stored, problems = _stored(repo, commit, wanted)
     names = None if wanted.names is None else names_matching(stored, wanted.names)
     prepared = [
@@ -95,6 +104,8 @@ def _load(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> d
     problems += [problem for one in prepared for problem in one.match.problems(strict=wanted.strict)]
     _require_none(commit, problems)
     plans = [one.plan() for one in prepared]
+    if require is not None:
+        require(plans)
     _tell_passed_over(plans)
     read(repo, [one for plan in plans for one in plan.reads()], verify_hash=wanted.verify_hash)
     built = [plan.built() for plan in plans]

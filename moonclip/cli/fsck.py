@@ -1,62 +1,119 @@
-"""``moonclip fsck``: is everything there, and intact?"""
+"""``moonclip fsck``: is everything there, and intact? And if not, what can be done."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
-from store.fsck import Finding, Progress, Report
+from store.fsck import Finding, Progress, Repair, Report, StoreSource
 from store.fsck import fsck as check
+from store.fsck import repair as mend
+from store.ids import short
+from store.repository import Repository
 
-from .location import open_store
+from .location import Location, open_store
 from .output import echo_json, json_option
+from .progress import progress_bar
 from .text import counted, printable, size
+
+DAMAGED: Final = 1
+REPAIRED: Final = 3
+STILL_DAMAGED: Final = 4
 
 
 @click.command()
 @click.option("--full", is_flag=True, help="Also decode everything and compare its BLAKE3.")
+@click.option("--repair", is_flag=True, help="Do what can be done about what is wrong.")
+@click.option(
+    "--from",
+    "copy",
+    metavar="PATH",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="With --repair: another store, to fetch from it what is lost here.",
+)
+@click.option("-n", "--dry-run", is_flag=True, help="With --repair: only say what would be done.")
 @json_option
 @click.pass_context
-def fsck(ctx: click.Context, *, full: bool, as_json: bool) -> None:
+def fsck(ctx: click.Context, *, full: bool, repair: bool, copy: Path | None, dry_run: bool, as_json: bool) -> None:
     """Check the store.
 
-    Alters nothing. Every pack and the checksum of every object, the index, and that all that refs and reflogs reach is
-    there. Exits with 1 if something is wrong; what cannot be read for it is listed as commit item::name.
+    Every pack and the checksum of every object, the index, and that all that refs, reflogs and pins reach is there.
+    What cannot be read for something wrong is listed as commit item::name. Alters nothing, unless --repair is given.
+
+    With --repair, whole objects of damaged packs go into new ones, what is lost is fetched from another store, the
+    index is made anew, and refs are put back on what their reflogs tell of. Nothing is deleted: what was replaced is
+    kept in the store's quarantine directory. It may be ended at any time, and begun again.
+
+    Exits with 0 if nothing is wrong, 1 if something is, 2 if it was called wrongly; after --repair with 3 if all was
+    repaired, 4 if damage remains.
     """
-    repo = open_store(ctx)
-    with _progress_bar() as progress:
-        report = check(repo, full=full, progress=progress)
+    if (copy is not None or dry_run) and not repair:
+        raise click.UsageError("--from and --dry-run say how to repair: add --repair")
+    with progress_bar(in_bytes=True) as told:
+        progress = None if told is None else partial(told, "checking")
+        if repair:
+            done = _repaired(ctx, progress, full=full, copy=copy, dry_run=dry_run)
+        else:
+            done = Repair(check(open_store(ctx), full=full, progress=progress))
     if as_json:
-        echo_json(_as_json(report))
+        echo_json(_as_json(done))
     else:
-        for finding in report.findings:
-            _echo(finding)
-        click.echo(_summary(report))
-    ctx.exit(0 if report.clean else 1)
+        _tell(done, dry_run=dry_run)
+    ctx.exit(_exit_code(done))
 
 
-@contextmanager
-def _progress_bar() -> Iterator[Progress | None]:
-    """A bar on stderr, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    parts = (TextColumn("checking"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Bar(*parts, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done_bytes, total_bytes: bar.update(task, completed=done_bytes, total=total_bytes)
+def _repaired(ctx: click.Context, progress: Progress | None, *, full: bool, copy: Path | None, dry_run: bool) -> Repair:
+    location: Location = ctx.obj
+    source = None
+    if copy is not None:
+        source = StoreSource(ctx.with_resource(Repository.open(copy, read_only=True)))
+    return mend(location.existing(), full=full, source=source, dry_run=dry_run, progress=progress)
 
 
-def _echo(finding: Finding) -> None:
-    click.echo(f"{click.style(finding.kind, fg='red', bold=True)}: {printable(finding.message)}")
-    for affected in finding.affects:
-        click.echo(f"  affects {printable(affected)}")
+def _exit_code(done: Repair) -> int:
+    if done.after is None or done.after is done.before:
+        return 0 if done.before.clean else DAMAGED
+    if not done.after.clean:
+        return STILL_DAMAGED
+    return 0 if done.before.clean else REPAIRED
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+
+def _tell(done: Repair, *, dry_run: bool) -> None:
+    _tell_findings(done.before)
+    for step in done.steps:
+        click.echo(f"{click.style('would be' if dry_run else 'repaired', fg='green', bold=True)}: {printable(step)}")
+    if done.after is not None and done.after is not done.before:
+        if not done.after.clean:
+            click.echo("what remains:")
+        _tell_findings(done.after)
+    last = done.after or done.before
+    for note in last.notes:
+        click.echo(f"note: {printable(note.message)}")
+    _tell_ways_on(last)
+    click.echo(_summary(last))
+
+
+def _tell_findings(report: Report) -> None:
+    for finding in report.findings:
+        click.echo(f"{click.style(finding.kind, fg='red', bold=True)}: {printable(finding.message)}")
+        for affected in finding.affects:
+            click.echo(f"  affects {printable(affected)}")
+
+
+def _tell_ways_on(report: Report) -> None:
+    for branch, commit in report.last_good.items():
+        name = printable(branch)
+        if commit is None:
+            click.echo(f"branch {name}: no commit of it is whole; fetch what is lost with `fsck --repair --from PATH`")
+        else:
+            click.echo(
+                f"branch {name}: the newest commit that is whole is {short(commit)}; `resume` falls back to it, and"
+                f" `moonclip branch NAME {short(commit)}` begins there"
+            )
 
 
 def _summary(report: Report) -> str:
@@ -72,7 +129,19 @@ def _summary(report: Report) -> str:
     return f"{verdict}: {looked_at} ({depth})"
 
 
-def _as_json(report: Report) -> dict[str, Any]:
+# --- for programs ---------------------------------------------------------------------------------------------------
+
+
+def _as_json(done: Repair) -> dict[str, Any]:
+    """The state at the end; what was wrong before, and what was done, if that is another."""
+    last = done.after or done.before
+    told = _report_as_json(last)
+    if done.after is not None or done.steps:
+        told |= {"before": _report_as_json(done.before), "steps": done.steps}
+    return told
+
+
+def _report_as_json(report: Report) -> dict[str, Any]:
     return {
         "clean": report.clean,
         "full": report.full,
@@ -80,13 +149,17 @@ def _as_json(report: Report) -> dict[str, Any]:
         "packs": report.pack_count,
         "objects": report.object_count,
         "stored_bytes": report.stored_bytes,
-        "findings": [
-            {
-                "kind": finding.kind,
-                "message": finding.message,
-                "object": None if finding.object_id is None else finding.object_id.hex(),
-                "affects": list(finding.affects),
-            }
-            for finding in report.findings
-        ],
+        "findings": [_finding_as_json(finding) for finding in report.findings],
+        "notes": [{"kind": note.kind, "message": note.message} for note in report.notes],
+        "affected": sorted(commit.hex() for commit in report.affected),
+        "last_good": {branch: commit and commit.hex() for branch, commit in report.last_good.items()},
+    }
+
+
+def _finding_as_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "message": finding.message,
+        "object": None if finding.object_id is None else finding.object_id.hex(),
+        "affects": list(finding.affects),
     }

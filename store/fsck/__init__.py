@@ -1,25 +1,27 @@
-"""Checking a store: packs, index, refs, and that everything they promise is there.
+"""Checking a store, and mending it: packs, index, refs, and that everything they promise is there.
 
 Quick: the structure of every pack and the checksum of every stored object, index against packs both ways, and the
-closure of everything that refs and reflogs name. Full: every object is also decoded and its BLAKE3 compared. Nothing
-is altered.
+closure of everything that refs, reflogs and pins name. Full: every object is also decoded and its BLAKE3 compared.
+:func:`fsck` alters nothing; :func:`repair` does what can be done about what it finds.
 """
 
 from ..repository import Repository
 from .findings import Finding, Progress, Report
-from .graph import check_graph, read_roots
-from .packs import check_packs
-from .placement import check_index, indexed_packs
+from .repair import Repair, repair
+from .sources import Source, StoreSource
+from .survey import survey_alone
 
-__all__ = ["Finding", "Progress", "Report", "fsck"]
+__all__ = ["Finding", "Progress", "Repair", "Report", "Source", "StoreSource", "fsck", "repair"]
 
 
 def fsck(repository: Repository, *, full: bool = False, progress: Progress | None = None) -> Report:
     """Check a store.
 
+    Waits for a gc or repack that is under way, and keeps others away meanwhile.
+
     Args:
         repository: the store.
-        full: also decode every object and compare its BLAKE3.
+        full: also decode every object and compare its BLAKE3, and decode every value.
         progress: told how far the reading is.
 
     Returns:
@@ -27,16 +29,4 @@ def fsck(repository: Repository, *, full: bool = False, progress: Progress | Non
 
     Cost: reads every pack once; ``full`` reads again and decodes every object and the bases of deltas.
     """
-    report = Report(full=full)
-    # In this order, so that what others save meanwhile is no fault: a ref's objects are indexed before the ref moves,
-    # and a pack is there before it is indexed.
-    roots = read_roots(repository, report)
-    indexed = indexed_packs(repository, report)
-    stock = check_packs(repository, report, full=full, progress=progress or _no_progress)
-    check_index(repository, indexed, stock, report)
-    check_graph(repository, roots, stock, report)
-    return report
-
-
-def _no_progress(done_bytes: int, total_bytes: int) -> None:
-    """Nobody watches."""
+    return survey_alone(repository, full=full, progress=progress).report

@@ -1,148 +1,249 @@
-"""What refs promise: every commit they reach, its trees, their chunks, and the bases of those."""
+"""What refs promise: every commit they reach, its trees, their chunks, and the bases of those.
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TypeVar
+Trees and commits are read from the packs, not by way of the index, and each proves by being read that it is the
+canonical encoding of something well-formed: that pieces tile their tensor and are cut into whole elements is part of
+that (``store.entries``).
+"""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .. import values
+from ..absences import Why, expected_items
+from ..dtypes import Element, dtype
 from ..entries import Entry, TensorEntry, ValueEntry
 from ..errors import MoonclipError
-from ..ids import CommitId, ObjectId, TreeId, short
+from ..ids import ChunkId, CommitId, ObjectId, TreeId, short
 from ..limits import MAX_CHAIN_DEPTH
-from ..objects import Kind
-from ..refnames import RefName
-from ..refs import RefStore
+from ..objects import Commit, Kind, SubTree, TreeNode
 from ..repository import Repository
 from .findings import Report, Stock
-
-T = TypeVar("T")
+from .roots import Named
+from .shelf import Shelf
 
 _AFFECTED_SHOWN = 8
 
 
-def read_roots(repository: Repository, report: Report) -> set[CommitId]:
-    """What refs and reflogs name. A damaged one goes to the report; the others count all the same."""
-    refs = repository.refs
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An object that has to be here.
 
-    def attempt(read: Callable[[], set[T]]) -> set[T]:
-        try:
-            return read()
-        except MoonclipError as error:
-            report.find("ref", str(error))
-            return set()
+    Attributes:
+        kind: what it is.
+        element: the words it consists of, if it is a chunk.
+    """
 
-    attempt(lambda: {refs.head()})
-    roots = attempt(refs.roots)
-    for name in sorted({*refs.names(), *refs.logged_names()}):
-        roots |= attempt(partial(_held_by, refs, name))
-    return roots
+    kind: Kind
+    element: Element = Element.INT8
 
 
-def _held_by(refs: RefStore, name: RefName) -> set[CommitId]:
-    commit = refs.read(name)
-    return set() if commit is None else {commit}
+@dataclass(slots=True)
+class Graph:
+    """What was walked.
+
+    Attributes:
+        commits: commits that were reached and could be read.
+        live: all objects that were reached; not bases, as which ones there are hangs on the copy.
+        problems: objects that cannot be read, are not here, or are not what belongs there; and why.
+        needs: of these, what each should be.
+        affected: what cannot be read for each of them.
+        affected_commits: commits something of which cannot be read.
+    """
+
+    commits: dict[CommitId, Commit] = field(default_factory=dict)
+    live: set[ObjectId] = field(default_factory=set)
+    problems: dict[ObjectId, tuple[str, str]] = field(default_factory=dict)
+    needs: dict[ObjectId, Need] = field(default_factory=dict)
+    affected: dict[ObjectId, list[str]] = field(default_factory=dict)
+    affected_commits: set[CommitId] = field(default_factory=set)
+
+    def tell(self, report: Report) -> None:
+        """Put all that is wrong into the report."""
+        report.commit_count = len(self.commits)
+        report.affected = self.affected_commits
+        for object_id, (kind, reason) in self.problems.items():
+            report.find(kind, reason, object_id, _abridged(self.affected.get(object_id, [])))
 
 
-def check_graph(repository: Repository, roots: set[CommitId], stock: Stock, report: Report) -> None:
-    """Walk from some commits; missing and damaged objects go to the report with what they affect."""
-    _Walk(repository, stock, report).run(roots)
+def walk(repository: Repository, roots: Named, stock: Stock, shelf: Shelf, *, full: bool) -> Graph:
+    """Walk from some commits.
+
+    Args:
+        repository: the store; of it, what may be absent.
+        roots: the commits, and who names them.
+        stock: what the packs hold.
+        shelf: reads it.
+        full: also decode values that are kept in chunks.
+    """
+    walking = _Walk(repository, stock, shelf, full=full)
+    walking.run(roots)
+    return walking.graph
 
 
 class _Walk:
-    def __init__(self, repository: Repository, stock: Stock, report: Report) -> None:
-        self._repository = repository
+    def __init__(self, repository: Repository, stock: Stock, shelf: Shelf, *, full: bool) -> None:
+        self._absences = repository.absences
         self._stock = stock
-        self._report = report
-        self._affected: dict[ObjectId, list[str]] = {}
-        self._problems: dict[TreeId, tuple[tuple[str, ObjectId], ...]] = {}
-        self._reasons: dict[ObjectId, str] = dict(stock.lost)
+        self._shelf = shelf
+        self._full = full
+        self.graph = Graph(problems={each: ("object", reason) for each, reason in stock.lost.items()})
+        self._leaves: dict[TreeId, tuple[str, int] | None] = {}
+        self._below: dict[TreeId, tuple[tuple[str, ObjectId], ...]] = {}
 
-    def run(self, roots: set[CommitId]) -> None:
+    def run(self, roots: Named) -> None:
+        named = {commit: list(who) for commit, who in roots.items()}
         seen: set[CommitId] = set()
         waiting = list(roots)
         while waiting:
             commit = waiting.pop()
-            if commit not in seen:
-                seen.add(commit)
-                waiting += self._check_commit(commit)
-        self._report.commit_count = len(seen)
-        for object_id, reason in self._reasons.items():
-            kind = "object" if object_id in self._stock.lost else "missing"
-            self._report.find(kind, reason, object_id, _abridged(self._affected.get(object_id, [])))
+            if commit in seen:
+                continue
+            seen.add(commit)
+            for parent in self._check_commit(commit, named):
+                named.setdefault(parent, []).append(f"parent of {short(commit)}")
+                waiting.append(parent)
 
-    def _check_commit(self, commit_id: CommitId) -> tuple[CommitId, ...]:
+    def _check_commit(self, commit_id: CommitId, named: Named) -> tuple[CommitId, ...]:
         """Check one commit's trees; returns its parents."""
-        problem = self._problem(commit_id, Kind.COMMIT, None)
-        if problem is not None:
-            self._affected.setdefault(problem, []).append(f"commit {short(commit_id)}")
+        if commit_id not in self._stock.damaged and commit_id not in self._stock.intact and self._is_shallow(commit_id):
             return ()
-        try:
-            commit = self._repository.commit(commit_id)
-        except MoonclipError as error:  # whole as an object, but no commit
-            self._reasons[commit_id] = str(error)
+        commit = self._commit(commit_id)
+        if not isinstance(commit, Commit):
+            who = ", ".join(dict.fromkeys(named[commit_id]))
+            self._affect(commit, commit_id, f"commit {short(commit_id)} ({who})")
             return ()
-        for item, root in commit.items.items():
+        self.graph.commits[commit_id] = commit
+        for item, root in expected_items(commit, self._absences, commit_id).items():
             for name, object_id in self._tree_problems(root):
-                self._affected.setdefault(object_id, []).append(f"{short(commit_id)} {item}::{name}")
+                self._affect(object_id, commit_id, f"{short(commit_id)} {item}::{name}")
         return commit.parents
+
+    def _commit(self, commit_id: CommitId) -> Commit | ObjectId:
+        """A commit, or what keeps it from being read."""
+        problem = self._problem(commit_id, Need(Kind.COMMIT), None)
+        if problem is not None:
+            return problem
+        try:
+            return self._shelf.commit(commit_id)
+        except MoonclipError as error:  # whole as an object, but no commit
+            return self._wrong(commit_id, str(error))
+
+    def _is_shallow(self, commit_id: CommitId) -> bool:
+        record = self._absences.reason(commit_id)
+        return record is not None and record.why is Why.SHALLOW
+
+    def _affect(self, object_id: ObjectId, commit: CommitId, what: str) -> None:
+        self.graph.affected.setdefault(object_id, []).append(what)
+        self.graph.affected_commits.add(commit)
+
+    # --- trees ------------------------------------------------------------------------------------------------------
 
     def _tree_problems(self, tree: TreeId) -> tuple[tuple[str, ObjectId], ...]:
         """(name, object) for everything in a tree that cannot be read. Each tree is looked at once."""
-        if tree not in self._problems:
-            self._problems[tree] = tuple(self._look_into(tree))
-        return self._problems[tree]
+        if tree not in self._below:
+            self._below[tree] = tuple(self._look_into(tree))
+        return self._below[tree]
 
     def _look_into(self, tree: TreeId) -> Iterator[tuple[str, ObjectId]]:
-        problem = self._problem(tree, Kind.TREE, None)
-        if problem is not None:
-            yield "(all its tensors)", problem
+        node = self._node(tree)
+        if not isinstance(node, TreeNode):
+            yield "(all its tensors)", node
             return
-        try:
-            node = self._repository.reader.tree_node(tree)
-        except MoonclipError as error:  # whole as an object, but no tree
-            self._reasons[tree] = str(error)
-            yield "(all its tensors)", tree
-            return
+        self._leaves[tree] = None if node.subtrees else (node.entries[0][0] if node.entries else "", len(node.entries))
         for subtree in node.subtrees:
             yield from self._tree_problems(subtree.tree)
+            if not self._is_as_said(subtree):
+                yield "(all its tensors)", self._wrong(subtree.tree, "it does not hold the names its parent says")
         for name, entry in node.entries:
-            for chunk, cut in _chunks(entry):
-                problem = self._problem(chunk, Kind.CHUNK, cut)
-                if problem is not None:
-                    yield name, problem
+            yield from ((name, problem) for problem in self._entry_problems(tree, name, entry))
 
-    def _problem(self, object_id: ObjectId, kind: Kind, raw_bytes: int | None) -> ObjectId | None:
+    def _node(self, tree: TreeId) -> TreeNode | ObjectId:
+        """A tree object, or what keeps it from being read."""
+        problem = self._problem(tree, Need(Kind.TREE), None)
+        if problem is not None:
+            return problem
+        try:
+            return self._shelf.tree_node(tree)
+        except MoonclipError as error:  # whole as an object, but no tree
+            return self._wrong(tree, str(error))
+
+    def _is_as_said(self, subtree: SubTree) -> bool:
+        """Whether a leaf holds the names that its parent says; one that cannot be read has been told."""
+        said = (subtree.first_name, subtree.entry_count)
+        return subtree.entry_count > 0 and self._leaves.get(subtree.tree, said) == said
+
+    def _entry_problems(self, tree: TreeId, name: str, entry: Entry) -> Iterator[ObjectId]:
+        if not isinstance(entry, TensorEntry | ValueEntry):
+            return
+        need = Need(Kind.CHUNK, dtype(entry.dtype).element if isinstance(entry, TensorEntry) else Element.INT8)
+        is_here = True
+        for chunk, cut in zip(entry.chunks, entry.cuts, strict=True):
+            problem = self._problem(chunk, need, cut)
+            if problem is not None:
+                is_here = False
+                yield problem
+        if isinstance(entry, ValueEntry) and is_here and (self._full or entry.inline is not None):
+            problem = self._value_problem(tree, name, entry)
+            if problem is not None:
+                yield problem
+
+    def _value_problem(self, tree: TreeId, name: str, entry: ValueEntry) -> ObjectId | None:
+        """What is wrong with the encoding of a value. Nothing that it says is run."""
+        try:
+            chunks = (self._shelf.chunk(ChunkId(chunk)) for chunk in entry.chunks)
+            values.decode(b"".join(chunks) if entry.inline is None else entry.inline, f"value {name!r}")
+        except MoonclipError as error:
+            return self._wrong(entry.chunks[0] if entry.chunks else tree, str(error))
+        return None
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    def _problem(self, object_id: ObjectId, need: Need, raw_bytes: int | None) -> ObjectId | None:
         """The object, this one or a base below it, for which it cannot be read; ``None`` if it can be."""
         copies = self._stock.intact.get(object_id)
-        if copies and any(entry.kind != kind or raw_bytes not in (None, entry.raw_bytes) for _, entry in copies):
-            self._reasons[object_id] = f"object {object_id.hex()} is not the {kind.name.lower()} its tree says it is"
-            return object_id
-        return self._chain_problem(object_id, kind, {})
+        if copies and any(entry.kind != need.kind or raw_bytes not in (None, entry.raw_bytes) for _, entry in copies):
+            self.graph.live.add(object_id)
+            return self._wrong(object_id, f"it is not the {need.kind.name.lower()} its tree says it is")
+        return self._chain_problem(object_id, need, {})
+
+    def _wrong(self, object_id: ObjectId, reason: str) -> ObjectId:
+        """Tell of an object that is whole, but not what belongs there."""
+        self.graph.problems.setdefault(object_id, ("content", f"object {object_id.hex()}: {reason}"))
+        return object_id
 
     def _chain_problem(
-        self, object_id: ObjectId, kind: Kind, failed: dict[ObjectId, ObjectId], depth: int = 0
+        self, object_id: ObjectId, need: Need, failed: dict[ObjectId, ObjectId], depth: int = 0
     ) -> ObjectId | None:
         """What keeps an object or a base below it from being read, by whichever copies; ``None`` if nothing does."""
+        if depth == 0:
+            self.graph.live.add(object_id)
         copies = self._stock.intact.get(object_id)
         if not copies:
-            self._reasons.setdefault(object_id, f"{kind.name.lower()} {object_id.hex()} is in no pack")
+            if depth == 0:
+                self._tell_missing(object_id, need)
             return object_id
         if object_id in failed or depth > MAX_CHAIN_DEPTH:
             return failed.get(object_id, object_id)
         failed[object_id] = object_id  # for as long as it is being looked at: who comes back here is in a cycle
         for _, entry in copies:
-            problem = entry.base and self._chain_problem(entry.base, kind, failed, depth + 1)
+            problem = entry.base and self._chain_problem(entry.base, need, failed, depth + 1)
             if problem is None:
                 return None
             failed[object_id] = problem
-        self._reasons.setdefault(
-            failed[object_id], f"the delta chain of chunk {object_id.hex()} is too deep or a cycle"
-        )
+        if depth == 0 and not self._stock.intact.get(failed[object_id]):
+            self._tell_missing(failed[object_id], need)
+        elif depth == 0:  # further down another copy may do: repack leaves cycles among copies for a while
+            deep = f"the delta chain of chunk {object_id.hex()} is too deep or a cycle"
+            self.graph.problems.setdefault(failed[object_id], ("object", deep))
+            self.graph.needs.setdefault(failed[object_id], need)
         return failed[object_id]
 
-
-def _chunks(entry: Entry) -> Iterator[tuple[ObjectId, int]]:
-    if isinstance(entry, TensorEntry | ValueEntry):
-        yield from zip(entry.chunks, entry.cuts, strict=True)
+    def _tell_missing(self, object_id: ObjectId, need: Need) -> None:
+        """Tell of an object that is needed; not of bases of copies beside which there is another."""
+        self.graph.problems.setdefault(
+            object_id, ("missing", f"{need.kind.name.lower()} {object_id.hex()} is in no pack")
+        )
+        self.graph.needs[object_id] = need
 
 
 def _abridged(affected: list[str]) -> tuple[str, ...]:

@@ -153,7 +153,8 @@ def test_a_damaged_commit(repo: Repository) -> None:
     saved = save(repo, STATE)
     damage(repo, saved.commit)
     (finding,) = findings(repo)["object"]
-    assert (finding.object_id, finding.affects) == (saved.commit, (f"commit {saved.commit.hex()[:8]}",))
+    named = "branch 'main', the reflog of HEAD, the reflog of branch 'main'"
+    assert (finding.object_id, finding.affects) == (saved.commit, (f"commit {saved.commit.hex()[:8]} ({named})",))
 
 
 def test_a_damaged_base_affects_its_deltas(repo: Repository) -> None:
@@ -185,7 +186,7 @@ def test_a_pack_that_is_gone(repo: Repository) -> None:
     repo.packs.close()
     found = findings(repo)
     assert place.pack.hex() in found["index"][0].message
-    assert any(f"commit {saved.commit.hex()[:8]}" in finding.affects for finding in found["missing"])
+    assert any(f"commit {saved.commit.hex()[:8]}" in "".join(finding.affects) for finding in found["missing"])
     assert read(repo, other.commit) == OTHER
 
 
@@ -332,14 +333,14 @@ def test_a_ref_to_nothing(repo: Repository) -> None:
     save(repo, STATE)
     (repo.layout.root / "refs" / "branches" / "lost").write_text("ab" * 32 + "\n")
     (finding,) = findings(repo)["missing"]
-    assert finding.affects == ("commit abababab",)
+    assert finding.affects == ("commit abababab (branch 'lost')",)
 
 
 def test_a_ref_to_what_is_no_commit(repo: Repository) -> None:
     saved = save(repo, STATE)
     chunk = chunk_of(repo, saved.commit, "encoder/w")
     (repo.layout.root / "refs" / "branches" / "odd").write_text(chunk.hex() + "\n")
-    (finding,) = findings(repo)["missing"]
+    (finding,) = findings(repo)["content"]
     assert "not the commit" in finding.message
 
 
@@ -352,7 +353,8 @@ def test_a_check_raises_nothing_and_alters_nothing(repo: Repository) -> None:
 
     def everything() -> dict[str, bytes]:
         root = repo.layout.root
-        return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file() and "index" not in str(path)}
+        files = (path for path in root.rglob("*") if path.is_file() and path.suffix != ".lock")
+        return {str(path): path.read_bytes() for path in files if "index" not in str(path)}
 
     before = everything()
     assert not fsck(repo, full=True).clean
