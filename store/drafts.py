@@ -5,7 +5,8 @@ named tuples: there may be tens of thousands, and dataclasses take thrice the ti
 collector's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 from zlib import crc32
@@ -17,7 +18,7 @@ from .dtypes import Element, dtype
 from .entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEntry
 from .errors import Incompatible
 from .ids import ChunkId, ObjectId
-from .inputs import ContainerInput, Input, TensorInput, UnchangedInput, ValueInput
+from .inputs import ContainerInput, Input, MadeInput, StoredInput, TensorInput, UnchangedInput, ValueInput
 from .limits import GROUP_BYTES, GROUP_CHUNKS, MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES
 
 
@@ -40,6 +41,36 @@ class ChunkTask(NamedTuple):
     ids: list[ChunkId]
     number: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Length of the chunk."""
+        return len(self.raw)
+
+    def made(self) -> "ChunkTask":
+        """Itself: its bytes are there."""
+        return self
+
+
+class UnmadeTask(NamedTuple):
+    """A chunk whose bytes are made when its turn comes.
+
+    Attributes:
+        make: makes them.
+        size_bytes: their length.
+        task: all else.
+    """
+
+    make: Callable[[], memoryview]
+    size_bytes: int
+    task: ChunkTask
+
+    def made(self) -> ChunkTask:
+        """The chunk with its bytes. Raises whatever making them raises."""
+        return self.task._replace(raw=self.make())
+
+
+Task = ChunkTask | UnmadeTask
+
 
 class Draft(NamedTuple):
     """An entry in the making.
@@ -50,21 +81,22 @@ class Draft(NamedTuple):
         cuts: bytes of each chunk, if it is cut.
         tasks: one for each chunk.
         ids: the chunks' ids, complete once all tasks ran.
-        unchanged: the entry, if it is the last save's.
+        kept: the entry, if it is the last save's or another commit's.
     """
 
     given: Input
     inline: bytes | None = None
     cuts: tuple[int, ...] = ()
-    tasks: tuple[ChunkTask, ...] = ()
+    tasks: tuple[Task, ...] = ()
     ids: Sequence[ChunkId] = ()
-    unchanged: TensorEntry | None = None
+    kept: Entry | None = None
 
     def entry(self) -> Entry:
         """The entry, once all tasks have run."""
         given, chunks = self.given, tuple(self.ids)
-        if self.unchanged is not None:
-            return self.unchanged
+        if self.kept is not None:
+            return self.kept
+        assert not isinstance(given, StoredInput)
         if isinstance(given, ContainerInput):
             return ContainerEntry(given.position, given.container, given.info)
         if isinstance(given, ValueInput):
@@ -75,21 +107,21 @@ class Draft(NamedTuple):
         return TensorEntry(given.position, given.dtype, given.shape, pieces=(piece,))
 
 
-def groups(tasks: Iterable[ChunkTask]) -> list[list[ChunkTask]]:
+def groups(tasks: Iterable[Task]) -> list[list[Task]]:
     """Put tasks together that are run one after another by one thread, in the order in which to begin them.
 
     Small chunks share what a group costs once, its look-ups above all. The largest groups come first: the threads end
     together when the last ones are small.
     """
-    found: list[list[ChunkTask]] = []
+    found: list[list[Task]] = []
     room_bytes = 0
     for task in tasks:
         if room_bytes <= 0 or len(found[-1]) == GROUP_CHUNKS:
             found.append([])
             room_bytes = GROUP_BYTES
         found[-1].append(task)
-        room_bytes -= len(task.raw)
-    return sorted(found, key=lambda group: sum(len(task.raw) for task in group), reverse=True)
+        room_bytes -= task.size_bytes
+    return sorted(found, key=lambda group: sum(task.size_bytes for task in group), reverse=True)
 
 
 def draft(item: str, name: str, given: Input, bases: Bases) -> Draft:
@@ -102,7 +134,11 @@ def draft(item: str, name: str, given: Input, bases: Bases) -> Draft:
     if isinstance(given, TensorInput):
         return _tensor_draft(item, name, given, bases)
     if isinstance(given, UnchangedInput):
-        return Draft(given, unchanged=bases.unchanged(item, name, given))
+        return Draft(given, kept=bases.unchanged(item, name, given))
+    if isinstance(given, StoredInput):
+        return Draft(given, kept=given.entry)
+    if isinstance(given, MadeInput):
+        return _made_draft(item, name, given, bases)
     if isinstance(given, ValueInput):
         return _value_draft(item, name, given)
     return Draft(given)
@@ -125,6 +161,32 @@ def _tensor_draft(item: str, name: str, given: TensorInput, bases: Bases) -> Dra
     return _cut(given, f"{item}/{name}", given.data, cuts, known.element, found)
 
 
+def _made_draft(item: str, name: str, given: MadeInput, bases: Bases) -> Draft:
+    known = dtype(given.dtype)
+    cuts = tensor_cuts(given.shape, known.item_bytes)
+    if sum(cuts) <= MAX_INLINE_BYTES:
+        return Draft(given, inline=bytes(given.make(0, sum(cuts))))
+    found = bases.of_tensor(item, name, given.dtype)
+    ids: list[ChunkId] = [_PENDING] * len(cuts)
+    first_place = _place(f"{item}/{name}")
+    tasks = tuple(
+        UnmadeTask(
+            make=partial(given.make, stop - cut, stop),
+            size_bytes=cut,
+            task=ChunkTask(
+                raw=_UNMADE,
+                element=known.element,
+                base=found[number] if number < len(found) else None,
+                place=first_place + number,
+                ids=ids,
+                number=number,
+            ),
+        )
+        for number, (cut, stop) in enumerate(zip(cuts, accumulate(cuts), strict=True))
+    )
+    return Draft(given, cuts=cuts, tasks=tasks, ids=ids)
+
+
 def _value_draft(item: str, name: str, given: ValueInput) -> Draft:
     try:
         encoded = values.encode(given.value)
@@ -139,7 +201,7 @@ def _cut(
     given: Input, path: str, raw: memoryview, cuts: tuple[int, ...], element: Element | None, bases: Sequence[Base]
 ) -> Draft:
     ids: list[ChunkId] = [_PENDING] * len(cuts)
-    first_place = crc32(path.encode("utf-8", "surrogatepass"))
+    first_place = _place(path)
     if len(cuts) == 1:  # most tensors there are
         task = ChunkTask(raw, element, bases[0] if bases else None, first_place, ids, 0)
         return Draft(given, cuts=cuts, tasks=(task,), ids=ids)
@@ -157,4 +219,9 @@ def _cut(
     return Draft(given, cuts=cuts, tasks=tasks, ids=ids)
 
 
+def _place(path: str) -> int:
+    return crc32(path.encode("utf-8", "surrogatepass"))
+
+
 _PENDING = ChunkId(ObjectId(b""))
+_UNMADE = memoryview(b"")

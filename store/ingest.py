@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 from . import trees
 from .bases import Base, Bases
 from .closure import readable
-from .codec import Encoded, encode, encode_blob
-from .drafts import ChunkTask, draft, groups
+from .codec import Encoded, Room, encode, encode_blob
+from .drafts import ChunkTask, Task, draft, groups
 from .dtypes import Element
 from .entries import Entry
 from .errors import Corrupt, NotFound
@@ -74,6 +74,16 @@ class _Seen(NamedTuple):
     task: ChunkTask
     id: ChunkId
     is_unchanged: bool
+
+
+class _Thread(threading.local):
+    """What a thread that encodes keeps between chunks."""
+
+    def __init__(self) -> None:
+        self.room = Room()
+
+
+_thread = _Thread()
 
 
 class Ingest:
@@ -156,8 +166,9 @@ class Ingest:
 
     # --- chunks -----------------------------------------------------------------------------------------------------
 
-    def _store_group(self, tasks: Sequence[ChunkTask]) -> None:
+    def _store_group(self, planned: Sequence[Task]) -> None:
         laps, counts = Laps(), Counts()
+        tasks = [task.made() for task in planned]
         unchanged = [_equals_base(task) for task in tasks]
         laps.end("compare")
         seen = [_see(task, is_unchanged=same) for task, same in zip(tasks, unchanged, strict=True)]
@@ -205,7 +216,7 @@ class Ingest:
     def _encode(self, task: ChunkTask, stored: Mapping[ObjectId, Place]) -> Encoded:
         if task.element is None:
             return encode_blob(task.raw)
-        return encode(task.raw, task.element, self._base_bytes(task, stored))
+        return encode(task.raw, task.element, self._base_bytes(task, stored), _thread.room)
 
     def _restarts(self, task: ChunkTask) -> bool:
         """Restarts are spread over the places, so that no save has to store everything in full."""

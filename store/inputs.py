@@ -3,9 +3,10 @@
 Named tuples throughout: a save of twenty thousand tensors is pickled for the worker while the trainer waits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from .entries import Entry
 from .trees import Ties
 from .values import Plain
 
@@ -46,6 +47,31 @@ class UnchangedInput(NamedTuple):
     shape: tuple[int, ...]
 
 
+class MadeInput(NamedTuple):
+    """A tensor whose bytes are made while it is stored, a chunk at a time, so that it need not fit into memory.
+
+    Attributes:
+        position: its place among its siblings.
+        dtype: dtype name, see ``store.dtypes``.
+        shape: its shape.
+        make: gives the bytes from one offset to another; called in any thread, and again if a save has to be repeated.
+    """
+
+    position: int
+    dtype: str
+    shape: tuple[int, ...]
+    make: Callable[[int, int], memoryview]
+
+
+class StoredInput(NamedTuple):
+    """An entry of a commit of this store, taken over as it is. Nothing is read.
+
+    A save under whose feet its chunks are swept is refused with ``Busy``; keep the commit with ``SaveRequest.merged``.
+    """
+
+    entry: Entry
+
+
 class ValueInput(NamedTuple):
     """A plain value to store, see ``store.values``."""
 
@@ -61,7 +87,7 @@ class ContainerInput(NamedTuple):
     info: Plain = None
 
 
-Input = TensorInput | UnchangedInput | ValueInput | ContainerInput
+Input = TensorInput | UnchangedInput | MadeInput | StoredInput | ValueInput | ContainerInput
 
 
 class ItemInput(NamedTuple):

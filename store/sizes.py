@@ -1,7 +1,7 @@
 """What tensors and values take in the store, from the index alone: nothing of them is read."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .entries import ContainerEntry, Entry
@@ -58,11 +58,11 @@ class Sizes:
         depth = max((place.depth for place in places), default=0)
         return Stored(sum(place.stored_bytes for place in places), dict(encodings.most_common()), depth)
 
-    def total_bytes(self, entries: Iterable[Entry]) -> int:
-        """What entries take together, each chunk counted once. Raises as :meth:`of` does."""
+    def total_bytes(self, entries: Iterable[Entry], held: Collection[ChunkId] = frozenset()) -> int:
+        """What entries take together, each chunk counted once and those in ``held`` not. Raises as :meth:`of` does."""
         listed = list(entries)
         inline_bytes = sum(size_bytes_of(entry) for entry in listed if not entry.chunks)
-        chunks = {chunk for entry in listed for chunk in entry.chunks}
+        chunks = {chunk for entry in listed for chunk in entry.chunks if chunk not in held}
         return inline_bytes + sum(self._place(chunk).stored_bytes for chunk in chunks)
 
     def _place(self, chunk: ChunkId) -> Place:

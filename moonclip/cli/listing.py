@@ -3,15 +3,16 @@
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Final
 
+from store.absences import expected_items
 from store.entries import ContainerEntry, Entry
 from store.errors import Ambiguous, NotFound
 from store.objects import Commit
 from store.repository import Repository
 from store.trees import Tree
 
+from ..selecting import is_called
 from ..stored import SEPARATOR, full_name
 
 _NEAR_SHOWN: Final = 3
@@ -47,6 +48,7 @@ def entries_of(repo: Repository, commit: Commit, patterns: Sequence[str] = ()) -
 
     Raises:
         NotFound: a pattern that matches nothing.
+        Pruned: the commit was pruned.
         Corrupt: a tree is damaged.
     """
     listed = [one for one in _all(repo, commit) if not isinstance(one.entry, ContainerEntry)]
@@ -54,7 +56,7 @@ def entries_of(repo: Repository, commit: Commit, patterns: Sequence[str] = ()) -
         return listed
     wanted: set[tuple[str, str]] = set()
     for pattern in patterns:
-        hits = {(one.item, one.name) for one in listed if _matches(one, pattern)}
+        hits = {(one.item, one.name) for one in listed if is_called(one.item, one.name, pattern)}
         if not hits:
             raise _unknown(pattern, [one.full_name for one in listed])
         wanted |= hits
@@ -66,10 +68,11 @@ def find(repo: Repository, commit: Commit, text: str) -> Listed:
 
     Raises:
         NotFound: there is none.
+        Pruned: the commit was pruned.
         Ambiguous: several items have it.
         Corrupt: a tree is damaged.
     """
-    trees = {each: repo.tree(commit, each) for each in commit.items}
+    trees = {each: repo.tree(commit, each) for each in _here(repo, commit)}
     found = _called(trees, text)
     if not found:
         raise _unknown(text, _full_names(trees))
@@ -81,7 +84,14 @@ def find(repo: Repository, commit: Commit, text: str) -> Listed:
 
 def holds(repo: Repository, commit: Commit, text: str) -> bool:
     """Whether any entry is called so, as :func:`find` understands it."""
-    return bool(_called({each: repo.tree(commit, each) for each in commit.items}, text))
+    here = expected_items(commit, repo.absences)
+    return bool(_called({each: repo.tree(commit, each) for each in here}, text))
+
+
+def _here(repo: Repository, commit: Commit) -> Iterable[str]:
+    """Items that are here; raises Pruned if none of them is."""
+    repo.absences.require(commit.id)
+    return expected_items(commit, repo.absences)
 
 
 def _called(trees: Mapping[str, Tree], text: str) -> list[Listed]:
@@ -97,17 +107,9 @@ def _called(trees: Mapping[str, Tree], text: str) -> list[Listed]:
 
 
 def _all(repo: Repository, commit: Commit) -> Iterator[Listed]:
-    for item in commit.items:
+    for item in _here(repo, commit):
         for name, entry in repo.tree(commit, item):
             yield Listed(item, name, entry)
-
-
-def _matches(one: Listed, pattern: str) -> bool:
-    of_item, separator, name = pattern.rpartition(SEPARATOR)
-    if separator and not fnmatchcase(one.item, of_item):
-        return False
-    is_item = not separator and one.item == pattern
-    return is_item or one.name == name or fnmatchcase(one.name, name) or one.name.startswith(f"{name}/")
 
 
 def _full_names(trees: dict[str, Tree]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from .listing import Listed, entries_of
 from .location import open_store
 from .output import echo_json_list, json_option
 from .refs import complete_revision
-from .text import columns, printable, size
+from .text import columns, inline, size
 
 
 @click.command()
@@ -28,7 +28,7 @@ def ls(ctx: click.Context, revision: str, patterns: tuple[str, ...], *, as_json:
     A first argument that no revision can look like (with :: or * in it) is a NAME, of HEAD.
     Columns: dtype, shape, raw size, stored size, encoding, name.
     """
-    if _is_name(revision):
+    if is_name(revision):
         revision, patterns = HEAD, (revision, *patterns)
     repo = open_store(ctx)
     listed = entries_of(repo, repo.commit(repo.resolve(revision)), patterns)
@@ -40,7 +40,8 @@ def ls(ctx: click.Context, revision: str, patterns: tuple[str, ...], *, as_json:
         click.echo(line)
 
 
-def _is_name(argument: str) -> bool:
+def is_name(argument: str) -> bool:
+    """Whether an argument is the name of an entry, or a pattern for some, which no revision can look like."""
     return SEPARATOR in argument or "*" in argument
 
 
@@ -64,5 +65,4 @@ def entry_json(one: Listed, sizes: Sizes) -> dict[str, Any]:
 def _row(one: Listed, sizes: Sizes) -> list[str]:
     entry, stored = one.entry, sizes.of(one.entry)
     kind, shape = (entry.dtype, str(list(entry.shape))) if isinstance(entry, TensorEntry) else ("value", "-")
-    name = printable(one.full_name).replace("\n", "\\n")
-    return [kind, shape, size(size_bytes_of(entry)), size(stored.stored_bytes), stored.text, name]
+    return [kind, shape, size(size_bytes_of(entry)), size(stored.stored_bytes), stored.text, inline(one.full_name)]
