@@ -8,7 +8,7 @@ there checks that itself.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -118,6 +118,31 @@ def reached_among(source: CommitSource[R], tips: Iterable[CommitId], wanted: Ite
             missing.remove(row.id)
             found.add(row.id)
     return found
+
+
+def simplified(
+    rows: Iterable[R], is_shown: Callable[[R], bool], with_parents: Callable[[R, tuple[CommitId, ...]], R]
+) -> Iterator[R]:
+    """Those rows that are shown, newest first, each with its nearest shown ancestors for parents.
+
+    Args:
+        rows: commits, each before its parents.
+        is_shown: whether one is.
+        with_parents: a row with other parents.
+
+    Memory: the ids of all rows. A commit from which nothing shown is reached in two ways keeps each ancestor once.
+    """
+    listed = list(rows)
+    stand_ins: dict[CommitId, tuple[CommitId, ...]] = {}
+    shown: list[R] = []
+    for row in reversed(listed):
+        parents = tuple(dict.fromkeys(each for parent in row.parents for each in stand_ins.get(parent, ())))
+        if is_shown(row):
+            shown.append(with_parents(row, parents))
+            stand_ins[row.id] = (row.id,)
+        else:
+            stand_ins[row.id] = parents
+    return reversed(shown)
 
 
 def graph(rows: Iterable[R]) -> Iterator[GraphRow[R]]:

@@ -7,19 +7,21 @@ chunk against a base (delta), saved by encoding it (compression), or stored.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .absences import expected_items
 from .entries import Entry, TensorEntry, ValueEntry
 from .ids import CommitId, ObjectId, TreeId
 from .index import Place
 from .objects import Kind
 from .repository import Repository
+from .roots import live_commits, read_roots
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Sums over all commits that refs and reflogs reach, in bytes unless named a count.
+    """Sums over all live commits, in bytes unless named a count. What is absent counts for nothing.
 
     Attributes:
-        commit_count: commits.
+        commit_count: commits, those that were pruned among them.
         tensor_bytes: tensors and values as they were saved, each commit counted in full.
         inline_bytes: of these, what sits in trees.
         shared_bytes: of these, what was stored already: dedup.
@@ -57,7 +59,7 @@ def collect(repository: Repository) -> Stats:
         Corrupt: a tree is damaged.
     """
     tally = _Tally(repository)
-    for row in repository.log(repository.refs.roots()):
+    for row in live_commits(repository.lookup, read_roots(repository).commits):
         tally.add_commit(row.id)
     return tally.stats()
 
@@ -73,7 +75,8 @@ class _Tally:
 
     def add_commit(self, commit_id: CommitId) -> None:
         self._commits.add(commit_id)
-        for root in self._repository.commit(commit_id).items.values():
+        commit = self._repository.commit(commit_id)
+        for root in expected_items(commit, self._repository.absences, commit_id).values():
             total, inline = self._size(root)
             self._tensor_bytes += total
             self._inline_bytes += inline
@@ -112,7 +115,7 @@ class _Tally:
             chunk_count=len(places),
             delta_count=len(deltas),
             pack_count=len(packs.pack_ids()),
-            pack_bytes=sum(packs.size_bytes(pack) for pack in packs.pack_ids()),
+            pack_bytes=packs.total_bytes(),
         )
 
 

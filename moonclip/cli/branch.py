@@ -18,22 +18,30 @@ from .text import columns
 @click.argument("name", required=False, shell_complete=complete_branch)
 @click.argument("revision", required=False, shell_complete=complete_revision)
 @click.option("-d", "--delete", is_flag=True, help="Delete the branch. Its commits stay while a reflog names them.")
+@click.option("-m", "--move", is_flag=True, help="Rename branch NAME to what is given in place of REVISION.")
 @json_option
 @click.pass_context
-def branch(ctx: click.Context, name: str | None, revision: str | None, *, delete: bool, as_json: bool) -> None:
-    """List, make or delete branches.
+def branch(
+    ctx: click.Context, name: str | None, revision: str | None, *, delete: bool, move: bool, as_json: bool
+) -> None:
+    """List, make, rename or delete branches.
 
-    With NAME, makes the branch at REVISION, or at HEAD.
+    With NAME, makes the branch at REVISION, or at HEAD. `branch -m OLD NEW` renames one, `branch -m NEW` the current
+    one; a script that saves on it under the old name makes that anew.
     """
     if as_json and name is not None:
         raise click.UsageError("--json is for the list of branches")
-    if delete and (name is None or revision is not None):
+    if delete and (name is None or revision is not None or move):
         raise click.UsageError("-d takes the name of one branch")
+    if move and name is None:
+        raise click.UsageError("-m takes the new name of the current branch, or the old name of one and its new name")
     repo = open_store(ctx, writable=name is not None)
     if name is None:
         _list(repo, as_json=as_json)
     elif delete:
         _delete(repo, name)
+    elif move:
+        _rename(repo, *((repo.refs.head(), name) if revision is None else (name, revision)))
     else:
         at = revision or HEAD
         commit = repo.resolve(at)
@@ -78,6 +86,16 @@ def _delete(repo: Repository, name: str) -> None:
         raise Conflict(f"{name!r} is the current branch; `moonclip switch` to another one first", branch=name)
     held = repo.delete_ref(branch_name(name))
     click.echo(f"deleted branch {name}; `moonclip branch {name} {short(held)}` brings it back")
+
+
+def _rename(repo: Repository, old: str, new: str) -> None:
+    """Made under the new name before the old one goes: a crash in between leaves both."""
+    commit = _tip(repo, old)
+    repo.set_ref(branch_name(new), None, commit, "rename", f"from {old}")
+    if old == repo.refs.head():
+        repo.refs.set_head(new, f"renamed from {old}")
+    repo.delete_ref(branch_name(old), "rename")
+    click.echo(f"branch {old} is now {new}, at {short(commit)}; `moonclip reflog {old}` still tells what it was")
 
 
 def _tip(repo: Repository, name: str) -> CommitId:

@@ -1,7 +1,7 @@
 """Commits, for people and for programs."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from store.values import Plain
 
 from .plain import to_json, to_text
 from .refs import RefNames
-from .text import age, date, iso_date, one_line, printable
+from .text import age, date, inline, iso_date, one_line, printable, size
 
 _INDENT: Final = "    "
 _VALUE_WIDTH: Final = 24
@@ -29,11 +29,13 @@ class Described:
         id: its id, so that it need not be hashed again.
         commit: what it says.
         names: of all refs.
+        absent: names of items that are not here, and why: ``pruned``, ``shallow`` or ``partial``.
     """
 
     id: CommitId
     commit: Commit
     names: RefNames
+    absent: Mapping[str, str]
 
     def as_json(self) -> dict[str, Any]:
         """The commit for programs; ids in full."""
@@ -48,19 +50,29 @@ class Described:
             "message": commit.message,
             "metadata": {key: to_json(value) for key, value in commit.metadata.items()},
             "items": list(commit.items),
+            "absent": dict(self.absent),
             "refs": self.names.as_json(self.id),
         }
 
-    def line(self) -> str:
-        """Id, refs, step and what is said of it, on one line."""
-        head = f"{click.style(short(self.id), fg='yellow')} {self.names.decoration(self.id)}".rstrip()
-        return f"{head} {summary(self.commit)}".rstrip()
+    def line(self, added_bytes: int | None = None) -> str:
+        """Id, refs, step and what is said of it, on one line; and what it added, if that is known."""
+        return "  ".join([f"{self._head()} {summary(self.commit)}".rstrip(), *_added_words(added_bytes)])
 
-    def paragraph(self) -> Iterator[str]:
-        """Everything but the items, on several lines."""
+    def row(self, keys: Sequence[str], added_bytes: int | None = None) -> str:
+        """Id, refs, step, some of the metadata, age, and what it added, if that is known, on one line."""
+        commit = self.commit
+        words = [] if commit.step is None else [f"step {commit.step}"]
+        words += [f"{one_line(key)}={_metadata_text(commit.metadata[key])}" for key in keys if key in commit.metadata]
+        words += [age(commit.time_ns, time.time_ns()), *_added_words(added_bytes)]
+        return f"{self._head()} {'  '.join(words)}"
+
+    def paragraph(self, added_bytes: int | None = None) -> Iterator[str]:
+        """Everything but the items, on several lines; and what it added, if that is known."""
         commit = self.commit
         head = click.style(f"commit {self.id.hex()}", fg="yellow")
         yield f"{head} {self.names.decoration(self.id)}".rstrip()
+        if self.absent:
+            yield f"Absent:  {self._absence()}"
         if commit.parents:
             yield (
                 f"Parents: {' '.join(map(short, commit.parents))}"
@@ -71,7 +83,19 @@ class Described:
             yield f"Step:    {commit.step}"
         yield f"Branch:  {printable(commit.branch)}"
         yield f"Date:    {date(commit.time_ns)} ({age(commit.time_ns, time.time_ns())})"
+        if added_bytes is not None:
+            yield f"Added:   {size(added_bytes)}"
         yield from self._said()
+
+    def _head(self) -> str:
+        absence = [click.style(f"[{self._absence()}]", dim=True)] if self.absent else []
+        words = [click.style(short(self.id), fg="yellow"), self.names.decoration(self.id), *absence]
+        return " ".join(word for word in words if word)
+
+    def _absence(self) -> str:
+        """``"pruned"``, or ``"pruned: optimizer"``."""
+        why = ", ".join(dict.fromkeys(self.absent.values()))
+        return why if len(self.absent) == len(self.commit.items) else f"{why}: {', '.join(map(one_line, self.absent))}"
 
     def _said(self) -> Iterator[str]:
         commit = self.commit
@@ -91,7 +115,9 @@ def describe(repo: Repository, commit_id: CommitId, names: RefNames) -> Describe
         NotFound: no such commit.
         Corrupt: no intact copy.
     """
-    return Described(commit_id, repo.commit(commit_id), names)
+    commit = repo.commit(commit_id)
+    records = {item: repo.absences.reason(commit_id, item) for item in commit.items}
+    return Described(commit_id, commit, names, {item: record.why for item, record in records.items() if record})
 
 
 def summary(commit: Commit) -> str:
@@ -103,6 +129,10 @@ def summary(commit: Commit) -> str:
     return "  ".join([*words, " ".join(shown[:_VALUES_SHOWN])]).rstrip()
 
 
+def _added_words(added_bytes: int | None) -> list[str]:
+    return [] if added_bytes is None else [f"+{size(added_bytes)}"]
+
+
 def _metadata_text(value: Plain) -> str:
     """Text without quotes: losses are often kept as text."""
-    return printable(value).replace("\n", "\\n") if type(value) is str else to_text(value)
+    return inline(value) if type(value) is str else to_text(value)
