@@ -7,7 +7,7 @@ PEERS := .venv-peers
 PIP := -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo bench lint types lock clean
+.PHONY: help setup test crash soak demo bench lint types lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,6 +16,12 @@ setup: $(VENV)/.kernels  ## make .venv, install everything into it, compile the 
 
 test: setup  ## run the whole test suite
 	$(BIN)/python -m pytest -n auto
+
+crash: setup  ## crash everything that changes a store, at every point (a quarter of an hour)
+	$(BIN)/python -m tools.crash
+
+soak: setup  ## savers, loaders, gc, repack and checks at work on one store at once (five minutes)
+	$(BIN)/python -m tools.crash.soak
 
 demo: setup  ## train, kill, resume, branch: see what it does (under 4 minutes)
 	$(BIN)/python -m tools.demo

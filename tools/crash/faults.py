@@ -48,6 +48,10 @@ class FaultyDisk(Disk):
         self._max_write_bytes = max_write_bytes
         self._lock = threading.RLock()
 
+    def fail_at(self, operation_number: int) -> None:
+        """Have this call fail, as counted by ``operation_count``, in place of the one that was told before."""
+        self._fail_at_operation = operation_number
+
     def open(self, path: Path, flags: int) -> int:
         if flags & os.O_CREAT:
             self._operate()

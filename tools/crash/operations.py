@@ -1,22 +1,31 @@
 """What people do to a store that may be cut short anywhere, and what must hold afterwards."""
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final, get_args
 
 from store.errors import StoreNotFound
 from store.files import Files
+from store.gc import collect
 from store.ids import CommitId
 from store.leases import living_leases
+from store.logs import LogFiles
 from store.opening import rebuild_index
 from store.refnames import branch_name, tag_name
+from store.repack import Goal, repack
 from store.repository import Repository
-from tests.arrays import State, drifted, noise, read, require_whole, save
+
+from .states import State, drifted, noise, read, require_whole, save
 
 OLD: State = {"w": noise("w", 900), "same": noise("same", 900), "tiny": noise("t", 3)}
 NEWER: State = {**OLD, "w": drifted(OLD["w"], 1)}
 NEWEST: State = {**OLD, "w": drifted(OLD["w"], 2), "more": noise("more", 200)}
+
+_TIME: Final = re.compile(rb"^([0-9a-f]{64} [0-9a-f]{64}) [0-9]+ ", re.MULTILINE)
 
 History = dict[CommitId, State]
 """Commits that were acknowledged, and what they hold."""
@@ -29,10 +38,15 @@ class Operation:
     Attributes:
         run: does it, on an open store; again after a crash it must succeed. Returns the commits that it makes.
         moves: the ref that it moves, if it moves one.
+        set_up: makes what it needs beforehand, undisturbed. Returns further commits that have to outlive it.
+        outdates_index: whether an index from before tells of packs by then that are gone and that nobody reads, which
+            the store's check rightly says of it until the operation is done again.
     """
 
     run: Callable[[Repository], History]
     moves: str | None = None
+    set_up: Callable[[Repository], History] = lambda _: {}
+    outdates_index: bool = False
 
 
 def _save(repo: Repository) -> History:
@@ -71,6 +85,33 @@ def _reindex(repo: Repository) -> History:
     return {}
 
 
+def _add_line(repo: Repository) -> History:
+    """Commits, each in a pack of its own, that are deltas against each other."""
+    states = [{**OLD, "w": drifted(NEWER["w"], ("line", step)), "some": drifted(OLD["w"], step)} for step in range(4)]
+    return {save(repo, state).commit: state for state in states}
+
+
+def _repack(goal: Goal, repo: Repository) -> History:
+    assert not repack(repo, goal).damaged
+    return {}
+
+
+def _make_garbage(repo: Repository) -> History:
+    """Commits that nothing leads to: in one pack that goes, and in one that holds a chunk which another one needs."""
+    shared, needs_it = noise("shared", 100), {**OLD, "shared": noise("shared", 100)}
+    save(repo, {"shared": shared, "garbage": noise("garbage", 900)}, branch="garbage")
+    made = save(repo, needs_it).commit
+    save(repo, {"more": noise("more garbage", 900)}, branch="garbage")
+    repo.delete_ref(branch_name("garbage"))
+    expire_reflogs(repo)
+    return {made: needs_it}
+
+
+def _gc(repo: Repository) -> History:
+    assert not collect(repo).left
+    return {}
+
+
 OPERATIONS: Mapping[str, Operation] = {
     "save": Operation(_save, "branches/main"),
     "save on a new branch": Operation(_save_on_new_branch, "branches/exp/lr3"),
@@ -79,7 +120,20 @@ OPERATIONS: Mapping[str, Operation] = {
     "delete": Operation(_delete, "branches/gone/away"),
     "switch": Operation(_switch),
     "reindex": Operation(_reindex),
+    "gc": Operation(_gc, set_up=_make_garbage, outdates_index=True),
+    **{f"repack to {goal}": Operation(partial(_repack, goal), set_up=_add_line) for goal in get_args(Goal)},
 }
+
+
+ALIKE: Final = frozenset({"repack to restore", "repack to consolidate"})
+"""Those that differ from another one in what they choose, not in how they do it: tests leave them to `make crash`."""
+
+
+def expire_reflogs(repo: Repository) -> None:
+    """Make all lines of all reflogs as old as can be."""
+    for path in LogFiles(repo.layout.root, repo.files).all():
+        if path.exists():
+            path.write_bytes(_TIME.sub(rb"\1 1 ", path.read_bytes()))
 
 
 def prepare(root: Path) -> History:
