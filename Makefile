@@ -17,7 +17,7 @@ setup: $(VENV)/.kernels  ## make .venv, install everything into it, compile the 
 test: setup  ## run the whole test suite
 	$(BIN)/python -m pytest -n auto
 
-crash: setup  ## crash everything that changes a store, at every point (a quarter of an hour)
+crash: setup  ## crash everything that changes a store, at every point (five minutes)
 	$(BIN)/python -m tools.crash
 
 soak: setup  ## savers, loaders, gc, repack and checks at work on one store at once (five minutes)
