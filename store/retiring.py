@@ -5,7 +5,7 @@ transaction that indexes its packs whether they are there; we take the name away
 writer's is there and indexed, and stays, or the writer finds that it went, and stores its objects again.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -41,6 +41,31 @@ def take_away(
 ) -> bool:
     """Forget and remove a pack, unless a place refers to it or another living writer names it.
 
+    Args, result and errors are those of :func:`move_away`, without where to.
+    """
+    aside = layout.packs / f"tmp-{lease.name}-{int.from_bytes(pack)}"
+
+    def rename(path: Path) -> Path:
+        files.rename_durable(path, aside)
+        return aside
+
+    is_gone = move_away(index, layout, files, lease, pack, object_ids, rename)
+    if is_gone and files.exists(aside):
+        files.remove(aside)
+    return is_gone
+
+
+def move_away(
+    index: Index,
+    layout: Layout,
+    files: Files,
+    lease: Lease,
+    pack: PackId,
+    object_ids: Collection[ObjectId],
+    move: Callable[[Path], Path],
+) -> bool:
+    """Forget a pack and move its file, unless a place refers to it or another living writer names it.
+
     For the holder of ``gc.lock``, and for whoever made the pack under ``lease``.
 
     Args:
@@ -50,6 +75,7 @@ def take_away(
         lease: the caller's: whatever it leaves if it dies bears that name.
         pack: the pack.
         object_ids: all that its table names.
+        move: gives its file another name, durably, and says which.
 
     Returns:
         Whether it is gone.
@@ -58,24 +84,22 @@ def take_away(
         OSError: the disk failed. The pack is there, or is forgotten and perhaps not removed.
     """
     path = pack_path(layout.packs, pack)
-    aside = layout.packs / f"tmp-{lease.name}-{int.from_bytes(pack)}"
+    moved: list[Path] = []
 
     def forget(writer: IndexWriter) -> bool:
         others = [each for each in living_leases(layout.root, files) if each.name != lease.name]
         if any(pack in each.packs for each in others) or not writer.remove_pack(pack, object_ids):
             return False
         if files.exists(path):  # not so if this runs a second time, since the index had to grow
-            files.rename_durable(path, aside)
+            moved.append(move(path))
         return True
 
     try:
-        is_gone = index.write(forget)
+        return index.write(forget)
     except BaseException:
-        _put_back(files, aside, path)
+        for aside in moved:
+            _put_back(files, aside, path)
         raise
-    if is_gone and files.exists(aside):
-        files.remove(aside)
-    return is_gone
 
 
 def _put_back(files: Files, aside: Path, path: Path) -> None:

@@ -13,12 +13,12 @@ Spec: docs/format.md, section on the quarantine.
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ..files import Files
 from ..gclock import collecting
 from ..ids import PackId
-from ..index import IndexWriter
 from ..layout import Layout
 from ..leases import Lease, acquire_lease, living_leases
 from ..opening import rebuild_index
@@ -26,6 +26,7 @@ from ..packs import pack_path
 from ..packseries import PackSeries
 from ..quarantine import keep_copy, set_aside
 from ..repository import Repository
+from ..retiring import move_away
 from .findings import Finding, Progress, Report
 from .mending import mends
 from .placement import read_index
@@ -188,23 +189,10 @@ class _Repairing:
                 rebuild_index(self._repo.layout, self._repo.files, self._repo.packs, without=doomed)
 
     def _put_aside(self, pack: PackId, lease: Lease) -> None:
-        """Move a pack into quarantine, unless a writer has just made one of that name.
-
-        Within a transaction: writers look within theirs whether their packs are there, see ``store.retiring``.
-        """
-        layout, files = self._repo.layout, self._repo.files
-        path = pack_path(layout.packs, pack)
+        """Move a pack into quarantine, unless a writer has just made one of that name."""
+        layout, files, index = self._repo.layout, self._repo.files, self._repo.index
         object_ids = [entry.id for entry in self._seen.stock.tables.get(pack, ())]
-
-        def take_away(writer: IndexWriter) -> bool:
-            others = [each for each in living_leases(layout.root, files) if each.name != lease.name]
-            if any(pack in each.packs for each in others) or not writer.remove_pack(pack, object_ids):
-                return False
-            if files.exists(path):  # not so if this runs a second time, since the index had to grow
-                set_aside(layout.root, files, path)
-            return True
-
-        if self._repo.index.write(take_away):
+        if move_away(index, layout, files, lease, pack, object_ids, partial(set_aside, layout.root, files)):
             self._repo.packs.forget(pack)
             self._steps.append(_quarantining(pack))
 

@@ -1,8 +1,10 @@
 """Mending a store: what is kept, what is fetched, what is put aside, and what remains."""
 
+import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from store.errors import Corrupt
 from store.files import Files
 from store.fsck import Repair, Report, StoreSource, fsck, repair
 from store.ids import ObjectId
+from store.index import IndexWriter, LmdbIndex
 from store.leases import acquire_lease
 from store.objects import Kind
 from store.quarantine import quarantined
@@ -152,6 +155,32 @@ def test_with_all_packs_their_directory_is_lost(repo: Repository, states: States
     shutil.rmtree(repo.layout.packs)
     assert kinds(mend(repo, copy).after) == set()
     require_sound(repo.layout.root, states)
+
+
+def test_c7_a_pack_keeps_its_name_if_the_index_could_not_forget_it(
+    repo: Repository, states: States, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index would go on to name it while it lies in quarantine."""
+    damaged = damage(repo, chunk_of(repo, list(states)[-1], "encoder/w"))
+    repo.close()
+    write, moved = LmdbIndex.write, list[bool]()
+
+    def full(index: LmdbIndex, body: Callable[[IndexWriter], Any]) -> Any:
+        def without_room(writer: IndexWriter) -> Any:
+            result = body(writer)
+            if quarantined(repo.layout.root, repo.files):
+                moved.append(True)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return result
+
+        return write(index, without_room)
+
+    monkeypatch.setattr(LmdbIndex, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        repair(repo.layout.root)
+    assert moved
+    assert pack_file(repo, damaged).exists()
+    assert quarantined(repo.layout.root, repo.files) == []
 
 
 def test_a_copy_that_lies_is_not_believed(repo: Repository, states: States) -> None:
