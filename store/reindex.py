@@ -72,7 +72,7 @@ Placed = dict[PackId, list[tuple[TableEntry, int]]]
 
 def place_all(digest: Digest) -> Placed:
     """Resolve all copies. Deltas that nothing can be read from are left out, and told of in ``digest``."""
-    copies = [_Copy(pack, entry) for pack, entries in digest.tables.items() for entry in entries]
+    copies = [PackEntry(pack, entry) for pack, entries in digest.tables.items() for entry in entries]
     placed: Placed = {pack: [] for pack in digest.tables}
     resolved, too_deep, unresolved = resolve_depths(copies, lambda _: None)
     for copy, depth in resolved:
@@ -97,20 +97,29 @@ def fill(writer: IndexWriter, digest: Digest, placed: Placed) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
+class PackEntry:
+    """An entry of a pack's table, for resolving depths across packs.
+
+    Attributes:
+        pack: the pack.
+        entry: the entry.
+    """
+
     pack: PackId
     entry: TableEntry
 
     @property
     def id(self) -> ObjectId:
+        """The object."""
         return self.entry.id
 
     @property
     def base(self) -> ObjectId | None:
+        """What it is a delta against."""
         return self.entry.base
 
 
-def _without_orphans(unresolved: Sequence[_Copy], others: set[ObjectId]) -> list[_Copy]:
+def _without_orphans(unresolved: Sequence[PackEntry], others: set[ObjectId]) -> list[PackEntry]:
     """Of deltas that cannot be resolved, those whose chain does not lead out of all packs."""
     left, before = list(unresolved), -1
     while len(left) != before:

@@ -1,11 +1,11 @@
 """What has to stay: from commits over their trees to chunks, and to what copies of these are stored against."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Final, TypeVar
 
 from .. import canonical
 from ..absences import expected_items
+from ..batches import batches
 from ..errors import Corrupt, NotFound
 from ..ids import CommitId, ObjectId, TreeId, short
 from ..objects import Commit
@@ -124,13 +124,6 @@ class Marks:
         if self._added is not None:
             self._added.update(each for each in objects if each not in self.objects)
         self.objects.update(objects)
-
-
-def batches(items: Iterable[T], count: int) -> Iterator[list[T]]:
-    """Some items at a time."""
-    remaining = iter(items)
-    while batch := list(islice(remaining, count)):
-        yield batch
 
 
 def _unknown(commits: Sequence[CommitId], error: NotFound | Corrupt) -> Corrupt:

@@ -14,7 +14,7 @@ from ..limits import MAX_PACK_BYTES
 from ..objects import Kind
 from ..pack import TableEntry
 from ..packs import PackGone
-from ..reindex import Digest, digest_packs
+from ..reindex import Digest, PackEntry, digest_packs
 from ..repository import Repository
 from ..retiring import retire_pack
 from ..rewriting import Replaced, Rewriter
@@ -77,7 +77,7 @@ def adopt(repository: Repository, packs: Sequence[PackId]) -> None:
 
 
 def _adopt(writer: IndexWriter, digest: Digest) -> None:
-    entries = [_Entry(pack, entry) for pack, listed in digest.tables.items() for entry in listed]
+    entries = [PackEntry(pack, entry) for pack, listed in digest.tables.items() for entry in listed]
 
     def depth_of(base: ObjectId) -> int | None:
         known = writer.places(base)
@@ -90,20 +90,6 @@ def _adopt(writer: IndexWriter, digest: Digest) -> None:
         writer.add_places(pack, resolved)
     for row in digest.rows:
         writer.add_commit(row)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    pack: PackId
-    entry: TableEntry
-
-    @property
-    def id(self) -> ObjectId:
-        return self.entry.id
-
-    @property
-    def base(self) -> ObjectId | None:
-        return self.entry.base
 
 
 @dataclass(slots=True)

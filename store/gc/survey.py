@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from ..batches import batches
 from ..ids import ID_BYTES, ObjectId, PackId
 from ..index import Copy, WalkedPlace
 from ..objects import Kind
 from ..repository import Repository
-from .marking import LOOKUP_BATCH, Marks, batches
+from .marking import LOOKUP_BATCH, Marks
 
 _RECORD: Final = struct.Struct(f"<{ID_BYTES}sII")
 _BAD: Final = 1 << 31
