@@ -85,7 +85,7 @@ MIN_GROUP_BYTES: Final = 16 * KIB
 """Neighbouring groups share a zstd block until it has this size: a block's code table costs ~60 bytes and 10 µs."""
 
 KERNEL_LOAD_BYTES: Final = 4 * MIB
-"""Work before a process loads compiled kernels: up to here NumPy takes no longer than loading them (20 ms)."""
+"""Work before a process loads compiled kernels: up to here NumPy takes no longer than loading them (40 ms)."""
 
 KERNEL_PROBE_SECONDS: Final = 1.0
 """How often a process looks whether the compiled kernels have become ready."""

@@ -130,7 +130,7 @@ def current(work_bytes: int) -> Kernels:
 def prepare() -> None:
     """Load the compiled kernels now if they are ready, or have them compiled meanwhile: for a process that will work.
 
-    Cost: 20 ms once, most of them for calling every kernel and its twin; 2 MB.
+    Cost: 40 ms once, most of them for calling every kernel and its twin; 5 MB.
     """
     _loader.prepare()
 
@@ -141,7 +141,7 @@ def warm() -> bool:
     Returns:
         Whether compiled kernels are in use; if not, numba is absent or does not work here.
 
-    Cost: half a minute with a cold cache, 20 ms with a warm one.
+    Cost: half a minute with a cold cache, 40 ms with a warm one.
     """
     if cache.read() is None and cache.can_fill():
         cache.fill(wait=True)

@@ -90,7 +90,7 @@ def fill(*, wait: bool) -> None:
         wait: until it has. Else it is niced and detached, and ends by itself; several may be started, by this or
             other processes, and all but one end at once.
 
-    Cost: 20 ms unless it waits.
+    Cost: 40 ms unless it waits.
     """
     # Settings for the user's own functions, such as one that turns numba's compiler off, are not for ours.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
