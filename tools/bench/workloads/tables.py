@@ -10,12 +10,10 @@ from .run import Run
 
 LAYER_COUNT: Final = 2_500
 """Each with a weight and a bias, each of those with AdamW's step and two moments: 20,000 tensors."""
-SMALL_LAYER_COUNT: Final = 25
 
 ROW_COUNT: Final = 1_000_000
 ROW_FLOATS: Final = 128
 """512 MB in all."""
-SMALL_ROW_COUNT: Final = 2_000
 TOUCHED_PER_STEP: Final = 1_000
 """Of a million: one per cent in ten steps, which is how far apart the saves of the size bench are."""
 
