@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         StoreNotFound,
         Unsafe,
     )
-    from store.retention import Keep
+    from store.upkeep.retention import Keep
 
     from .comparing import Diff
     from .descriptions import Description, Snapshot, TensorDescription
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MODULE_OF: Final = {
     "CheckpointManager": "moonclip.manager",
     "Diff": "moonclip.comparing",
-    "Keep": "store.retention",
+    "Keep": "store.upkeep.retention",
     "LazyTensor": "moonclip.lazy",
     **dict.fromkeys(("Description", "Snapshot", "TensorDescription"), "moonclip.descriptions"),
     **dict.fromkeys(

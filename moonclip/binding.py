@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from store.descriptors import occupy_standard_streams
+from store.disk.descriptors import occupy_standard_streams
 from store.errors import Conflict, MoonclipError, NotFound, StoreNotFound, WorkerEnded
-from store.history import first_parents
+from store.format.objects import Commit
+from store.history.walks import first_parents
 from store.ids import CommitId, from_hex, short
-from store.objects import Commit
-from store.refnames import BRANCHES, RefName, branch_name, short_name
-from store.refs import NotDurable
+from store.naming.refnames import BRANCHES, RefName, branch_name, short_name
+from store.naming.refs import NotDurable
 from store.repository import DEFAULT_BRANCH, Repository
-from store.saving import SaveRequest
-from store.underway import await_saves
+from store.saving.saver import SaveRequest
+from store.saving.underway import await_saves
 
 from . import leaving
 

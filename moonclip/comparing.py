@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from store import diffing, merging
-from store.diffing import ItemDiff, ValueDiff
-from store.refnames import HEAD
+from store import comparing as diffing
+from store.comparing import ItemDiff, ValueDiff, merging
+from store.naming.refnames import HEAD
 from store.repository import Repository
 
 from .binding import Binding

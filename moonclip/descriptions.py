@@ -5,14 +5,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from store.absences import expected_items
-from store.entries import TensorEntry
 from store.errors import Corrupt, MoonclipError
+from store.format.entries import TensorEntry
+from store.format.objects import Commit
+from store.format.values import Plain
 from store.ids import CommitId
-from store.objects import Commit
 from store.repository import Repository
 from store.sizes import Sizes
-from store.values import Plain
+from store.upkeep.absences import expected_items
 
 from .policy import Policy
 from .stored import full_name

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from store.values import Plain
+from store.format.values import Plain
 
 from .tensors import TensorSource
 

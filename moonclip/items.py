@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeGuard
 import torch
 
 from store.errors import Incompatible
-from store.values import Plain
+from store.format.values import Plain
 
 from . import optimizers, rng
 from .entries import FlatState

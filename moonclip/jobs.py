@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from store.arenas import Arena
 from store.errors import MoonclipError, NotUnchanged, SaveFailed
 from store.ids import CommitId
-from store.retention import Keep
-from store.saving import SaveRequest
+from store.saving.arenas import Arena
+from store.saving.saver import SaveRequest
+from store.upkeep.retention import Keep
 from store.worker.messages import Order, Outcome
 
 from .binding import Binding

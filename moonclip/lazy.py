@@ -7,8 +7,8 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from store.entries import TensorEntry
 from store.errors import MoonclipError
+from store.format.entries import TensorEntry
 from store.limits import MIB
 from store.repository import Repository
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from store.errors import Corrupt, Incompatible
-from store.values import Plain, Tagged
+from store.format.values import Plain, Tagged
 
 from .classes import name_of, resolve
 from .pickles import from_pickle, to_pickle

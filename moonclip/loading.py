@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from store.collector import collector_paused
-from store.entries import ContainerEntry, TensorEntry
 from store.errors import Incompatible
+from store.format.entries import ContainerEntry, TensorEntry
+from store.format.objects import Commit
 from store.ids import short
-from store.objects import Commit
 from store.repository import Repository
+from store.upkeep.collector import collector_paused
 
 from .entries import LoadedTensor
 from .items import Finish, is_stateful, prepare

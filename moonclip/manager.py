@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from store.errors import Incompatible
-from store.history import first_parents
+from store.history.walks import first_parents
 from store.ids import CommitId
-from store.refnames import TAGS, RefName, branch_name, short_name
-from store.retention import Keep
+from store.naming.refnames import TAGS, RefName, branch_name, short_name
+from store.upkeep.retention import Keep
 
 from .binding import bound, branches_of, last_step, require_branch
 from .capture.budget import parse_bytes

@@ -10,8 +10,8 @@ from typing import Final
 
 import torch
 
-from store.entries import ContainerEntry, Entry, TensorEntry, ValueEntry
-from store.values import Plain, Tagged
+from store.format.entries import ContainerEntry, Entry, TensorEntry, ValueEntry
+from store.format.values import Plain, Tagged
 
 from .composites import form
 from .entries import FlatContainer, FlatEntry, FlatState, FlatTensor

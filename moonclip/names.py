@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
 
-from store import values
 from store.errors import Corrupt, NotFound
-from store.values import Plain
+from store.format import values
+from store.format.values import Plain
 
 ROOT: Final = ""
 METADATA: Final = "~metadata"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from store.entries import TensorEntry
+from store.format.entries import TensorEntry
 
 from .entries import FlatTensor
 from .matching import Match, match

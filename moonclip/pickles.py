@@ -5,7 +5,7 @@ import pickle
 from typing import Any
 
 from store.errors import Corrupt, Incompatible, Unsafe
-from store.values import Plain
+from store.format.values import Plain
 
 from .classes import dotted
 from .policy import Policy

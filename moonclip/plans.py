@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from store.entries import Entry, TensorEntry, ValueEntry
+from store.format.entries import Entry, TensorEntry, ValueEntry
 
 from .entries import FlatContainer, LoadedEntry, LoadedTensor, LoadedValue
 from .filling import SKIPPED

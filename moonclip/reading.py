@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from store.entries import TensorEntry
+from store.format.entries import TensorEntry
 from store.limits import MIB
 from store.repository import Repository
 

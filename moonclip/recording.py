@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from store import tags
-from store.collector import collector_paused
-from store.entries import check_name
 from store.errors import Incompatible, MoonclipError, SaveFailed
+from store.format.entries import check_name
+from store.format.values import Plain
 from store.ids import CommitId
-from store.inputs import ItemInput
+from store.naming import tags
 from store.repository import Repository
-from store.retention import Keep
-from store.saving import SaveRequest, require_legal
-from store.values import Plain
+from store.saving.inputs import ItemInput
+from store.saving.saver import SaveRequest, require_legal
+from store.upkeep.collector import collector_paused
+from store.upkeep.retention import Keep
 from store.worker.client import Client
 from store.worker.committing import Committer
 from store.worker.messages import Outcome

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from store.errors import Incompatible
-from store.values import Plain
+from store.format.values import Plain
 
 
 def capture() -> dict[str, Plain]:

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from store.entries import ContainerEntry, Entry, ValueEntry
 from store.errors import NotFound
-from store.objects import Commit
+from store.format.entries import ContainerEntry, Entry, ValueEntry
+from store.format.objects import Commit
+from store.format.trees import Ties
+from store.format.values import Plain
 from store.repository import Repository
-from store.trees import Ties
-from store.values import Plain
 
 from .names import ROOT, parent_of, select
 

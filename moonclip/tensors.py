@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from store.dtypes import DTYPES
 from store.errors import Incompatible
+from store.format.dtypes import DTYPES
 from store.ids import Buffer
 
 _TORCH_DTYPES: Final[dict[str, torch.dtype]] = {

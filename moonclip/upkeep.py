@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from store.errors import Incompatible, NotFound
-from store.freeing import measured
+from store.format.objects import Commit
 from store.fsck import Report, fsck
 from store.gc import Collected, collect
 from store.ids import CommitId
-from store.objects import Commit
-from store.prune import Drop, Pruner
 from store.repack import Goal, Repacked, repack
 from store.repository import Repository
-from store.retention import Keep
+from store.upkeep.prune import Drop, Pruner
+from store.upkeep.prunesizes import measured
+from store.upkeep.retention import Keep
 
 from .binding import Binding
 from .recording import Recorder

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from store.errors import Corrupt, Incompatible
-from store.values import Plain, Tagged
+from store.format.values import Plain, Tagged
 
 from . import containers
 from .leaves import PLAIN_LEAVES, from_tagged_leaf

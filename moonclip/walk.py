@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from store.errors import Incompatible
+from store.format.values import Plain, Tagged
 from store.limits import MAX_VALUE_NESTING
-from store.values import Plain, Tagged
 
 from .containers import Parts, split
 from .leaves import PLAIN_LEAVES, to_plain_leaf

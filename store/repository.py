@@ -18,32 +18,33 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from . import history, values
-from .absences import Absences, expected_items
-from .ballast import Ballast
-from .closure import missing_objects
-from .entries import TensorEntry, ValueEntry
+from .disk.ballast import Ballast
+from .disk.files import Files
 from .errors import Conflict, Corrupt, NotFound, ReadOnly
-from .files import Files
+from .format import values
+from .format.entries import TensorEntry, ValueEntry
+from .format.objects import Commit
+from .format.trees import Tree
+from .format.values import Plain
+from .history import walks as history
 from .ids import CommitId, short
 from .index import CommitRow
 from .layout import Layout, check_format, encode_format, not_a_store
-from .leases import acquire_lease
-from .leftovers import remove_leftovers
-from .lookup import Index, Lookup
-from .objects import Commit
-from .opening import open_index, rebuild_index
-from .packs import PackStore
+from .naming.refnames import RefName, branch_name
+from .naming.refs import RefStore
+from .naming.resolve import resolve
+from .opening.indexes import open_index, rebuild_index
 from .parallel import Threads, default_thread_count
-from .pins import Pin, Pins
-from .reader import ObjectReader
-from .refnames import RefName, branch_name
-from .refs import RefStore
-from .resolve import resolve
-from .retrieve import execute, gather, plan_rows, plan_span, plan_value, plan_whole
-from .saving import Saved, Saver, SaveRequest
-from .trees import Tree
-from .values import Plain
+from .reading.closure import missing_objects
+from .reading.lookup import Index, Lookup
+from .reading.packs import PackStore
+from .reading.reader import ObjectReader
+from .reading.retrieve import execute, gather, plan_rows, plan_span, plan_value, plan_whole
+from .saving.leases import acquire_lease
+from .saving.leftovers import remove_leftovers
+from .saving.saver import Saved, Saver, SaveRequest
+from .upkeep.absences import Absences, expected_items
+from .upkeep.pins import Pin, Pins
 
 DEFAULT_BRANCH = "main"
 
@@ -139,7 +140,7 @@ class Repository:
     # --- naming -----------------------------------------------------------------------------------------------------
 
     def resolve(self, revision: str, branch: str | None = None) -> CommitId:
-        """The commit that a revision names; see ``store.revisions`` for what can be written.
+        """The commit that a revision names; see ``store.naming.revisions`` for what can be written.
 
         Args:
             revision: what a person typed.

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from .entries import ContainerEntry, Entry
+from .format.entries import ContainerEntry, Entry
+from .format.objects import Kind
 from .ids import ChunkId
 from .index import Place
-from .objects import Kind
-from .reader import ObjectReader
+from .reading.reader import ObjectReader
 
 
 @dataclass(frozen=True, slots=True)

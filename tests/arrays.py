@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from store.disk import Disk
+from store.disk.calls import Disk
 from store.ids import ChunkId, CommitId, ObjectId, PackId
-from store.packs import pack_path
+from store.reading.packs import pack_path
 from store.repository import Repository
 from tools.crash.states import ITEM, Array, State, drifted, entries_of, item, noise, read, require_whole, save
 

@@ -4,7 +4,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from store.ids import CommitId
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
 from tests.arrays import State, drifted, noise, save
 from tools.crash.operations import expire_reflogs

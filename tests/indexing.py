@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from store.codec import Transform
-from store.dtypes import Element
-from store.files import Files
-from store.generations import Generations
+from store.disk.files import Files
+from store.format.dtypes import Element
+from store.format.objects import Kind
+from store.format.pack import TableEntry
 from store.ids import CommitId, ObjectId, PackId
 from store.index import CommitRow, IndexWriter, LmdbIndex
-from store.objects import Kind
-from store.pack import TableEntry
+from store.opening.generations import Generations
 
 REPOSITORY = Path(__file__).parents[1]
 

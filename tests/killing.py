@@ -19,14 +19,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-from store.arenas import Arena
 from store.fsck import fsck
 from store.ids import CommitId, ObjectId
-from store.inputs import Span, TensorInput
-from store.leases import living_leases
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
 from store.repository import Repository
-from store.saving import SaveRequest
+from store.saving.arenas import Arena
+from store.saving.inputs import Span, TensorInput
+from store.saving.leases import living_leases
+from store.saving.saver import SaveRequest
 from store.worker.client import Client
 from store.worker.messages import Order, Outcome
 from tests.arrays import State, drifted, item, noise, read

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from store.fsck import StoreSource, fsck
 from store.ids import CommitId
-from store.refnames import tag_name
+from store.naming.refnames import tag_name
 from store.repository import Repository
 from tests.arrays import Array, chunk_of, damage, drifted, flip, noise, pack_file, read, save
 

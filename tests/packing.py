@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from store import pack
 from store.codec import Transform
-from store.dtypes import Element
-from store.files import Files
+from store.disk.files import Files
+from store.format import pack
+from store.format.dtypes import Element
+from store.format.objects import Kind
+from store.format.pack import ObjectHeader, PackTable, Sealed
 from store.ids import Buffer, PackId, chunk_id
-from store.objects import Kind
-from store.pack import ObjectHeader, PackTable, Sealed
-from store.packs import PackStore, PackWriter, pack_path
+from store.reading.packs import PackStore, PackWriter, pack_path
 
 
 def chunk(raw: Buffer, element: Element = Element.INT8) -> Sealed:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from store.ids import CommitId
-from store.prune import Pruner
 from store.repository import Repository
-from store.retention import Keep
+from store.upkeep.prune import Pruner
+from store.upkeep.retention import Keep
 
 
 def prune(repo: Repository, keep: Keep, *branches: str) -> list[CommitId]:

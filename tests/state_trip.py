@@ -6,7 +6,7 @@ from moonclip.entries import FlatContainer, FlatEntry, FlatState, FlatTensor, Fl
 from moonclip.policy import SAFE, Policy
 from moonclip.state import flatten, unflatten
 from moonclip.tensors import TensorSource, tensor_from
-from store import values
+from store.format import values
 
 Stored = dict[str, tuple[Any, ...]]
 """Entries as comparable bytes, sorted by name as a tree sorts them."""

@@ -6,13 +6,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from store.format.values import Plain, Tagged
 from store.ids import CommitId
-from store.inputs import ContainerInput, Input, ItemInput, TensorInput, ValueInput
-from store.packs import pack_path
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
+from store.reading.packs import pack_path
 from store.repository import Repository
-from store.saving import SaveRequest
-from store.values import Plain, Tagged
+from store.saving.inputs import ContainerInput, Input, ItemInput, TensorInput, ValueInput
+from store.saving.saver import SaveRequest
 
 WIDTH = 512
 """Elements of each weight: too many to be kept inline."""

@@ -1,10 +1,10 @@
 """Small stores, for tests."""
 
 from store.ids import CommitId
-from store.inputs import ItemInput, TensorInput
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
-from store.saving import SaveRequest
+from store.saving.inputs import ItemInput, TensorInput
+from store.saving.saver import SaveRequest
 
 
 def weights_of(step: int) -> bytes:

@@ -10,14 +10,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from store.arenas import Arena
-from store.files import Files
+from store.disk.files import Files
 from store.fsck import fsck
 from store.ids import CommitId
-from store.inputs import ItemInput, Span, TensorInput
-from store.leases import living_leases
 from store.repository import Repository
-from store.saving import SaveRequest
+from store.saving.arenas import Arena
+from store.saving.inputs import ItemInput, Span, TensorInput
+from store.saving.leases import living_leases
+from store.saving.saver import SaveRequest
 from store.worker.messages import Order, Outcome
 
 PATIENCE_S = 60

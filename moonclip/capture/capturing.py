@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable
 
-from store.arenas import Arena
-from store.inputs import ItemInput
+from store.saving.arenas import Arena
+from store.saving.inputs import ItemInput
 
 
 class Capture:

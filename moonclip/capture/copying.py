@@ -8,11 +8,11 @@ import ctypes
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from store.arenas import Arena
-from store.inputs import Span
 from store.limits import COPY_RUN_BYTES, HELD_COPY_BYTES, PAGE_BYTES
 from store.memory import stream
 from store.parallel import Threads
+from store.saving.arenas import Arena
+from store.saving.inputs import Span
 
 from ..tensors import TensorSource
 from .devices import Moment

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import torch
 
-from store.arenas import Arena
-from store.inputs import Span
+from store.saving.arenas import Arena
+from store.saving.inputs import Span
 
 from ..tensors import TensorSource, words_of
 

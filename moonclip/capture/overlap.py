@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from store.errors import StateChanged
-from store.inputs import ItemInput, Span, TensorInput
+from store.saving.inputs import ItemInput, Span, TensorInput
 
 from .capturing import Capture
 from .copying import Copier

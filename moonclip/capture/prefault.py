@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from store.arenas import Arena
 from store.limits import PREFAULT_BYTES
+from store.saving.arenas import Arena
 
 _LOWEST_PRIORITY: Final = 19
 

@@ -13,10 +13,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from store.arenas import Arena
-from store.inputs import ContainerInput, Input, ItemInput, Span, TensorInput, UnchangedInput, ValueInput
 from store.limits import HELD_COPY_BYTES, MIB
 from store.parallel import Threads
+from store.saving.arenas import Arena
+from store.saving.inputs import ContainerInput, Input, ItemInput, Span, TensorInput, UnchangedInput, ValueInput
 
 from ..entries import FlatEntry, FlatState, FlatTensor, FlatValue
 from ..tensors import TensorSource

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import torch
 
-from store.inputs import Span
 from store.limits import WITNESS_WORDS
+from store.saving.inputs import Span
 
 from ..tensors import TensorSource, version_of, words_of
 from .devices import Moment

@@ -7,12 +7,12 @@ from itertools import takewhile
 
 import click
 
-from store.bisection import Bisection
 from store.errors import MoonclipError, NotFound
-from store.history import first_parents
+from store.history.bisection import Bisection
+from store.history.walks import first_parents
 from store.ids import CommitId, short
 from store.index import CommitRow
-from store.refnames import HEAD
+from store.naming.refnames import HEAD
 from store.repository import Repository
 
 from .commits import describe

@@ -4,7 +4,7 @@ import click
 
 from store.errors import Conflict, NotFound
 from store.ids import CommitId, short
-from store.refnames import BRANCHES, HEAD, RefName, branch_name, short_name
+from store.naming.refnames import BRANCHES, HEAD, RefName, branch_name, short_name
 from store.repository import Repository
 
 from .commits import summary

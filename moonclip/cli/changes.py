@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
-from store.diffing import CommitDiff, Form, ItemDiff, TensorDiff, ValueDiff
+from store.comparing import CommitDiff, Form, ItemDiff, TensorDiff, ValueDiff
+from store.format.values import Plain
 from store.limits import DIFF_NUMBERS_COUNT
-from store.values import Plain
 
 from ..names import join, segment
 from ..stored import full_name

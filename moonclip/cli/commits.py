@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import click
 
+from store.format.objects import Commit
+from store.format.values import Plain
 from store.ids import CommitId, short
-from store.objects import Commit
 from store.repository import Repository
-from store.values import Plain
 
 from .plain import to_json, to_text
 from .refs import RefNames

@@ -8,8 +8,8 @@ from itertools import product
 from math import prod
 from typing import Final
 
-from store.dtypes import dtype
-from store.entries import TensorEntry
+from store.format.dtypes import dtype
+from store.format.entries import TensorEntry
 from store.repository import Repository
 
 from .elements import texts

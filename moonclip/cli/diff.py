@@ -4,10 +4,10 @@ from typing import Final
 
 import click
 
-from store import diffing
-from store.diffing import CommitDiff
+from store import comparing as diffing
+from store.comparing import CommitDiff
 from store.ids import short
-from store.refnames import HEAD
+from store.naming.refnames import HEAD
 
 from ..selecting import Selection
 from .changes import by_bytes, by_change, by_name, header_lines, item_json, item_lines, stat_lines, value_json

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import ldexp, nan
 from typing import Final
 
-from store.dtypes import dtype
+from store.format.dtypes import dtype
 
 Reader = Callable[[memoryview], str]
 

@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import click
 
-from store.entries import ContainerEntry, Entry, TensorEntry, ValueEntry
 from store.errors import Incompatible, MoonclipError
-from store.objects import Commit
+from store.format.entries import ContainerEntry, Entry, TensorEntry, ValueEntry
+from store.format.objects import Commit
 from store.repository import Repository
 
 from ..stored import ancestors, full_name, items_matching

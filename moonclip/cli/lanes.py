@@ -3,7 +3,7 @@ r"""History drawn with characters, as ``git log --graph`` does: ``*`` a commit, 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from store.history import GraphRow, R
+from store.history.walks import GraphRow, R
 from store.ids import CommitId
 
 Lanes = Sequence[CommitId | None]

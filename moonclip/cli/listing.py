@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from store.absences import expected_items
-from store.entries import ContainerEntry, Entry
 from store.errors import Ambiguous, NotFound
-from store.objects import Commit
+from store.format.entries import ContainerEntry, Entry
+from store.format.objects import Commit
+from store.format.trees import Tree
 from store.repository import Repository
-from store.trees import Tree
+from store.upkeep.absences import expected_items
 
 from ..selecting import is_called
 from ..stored import SEPARATOR, full_name

@@ -7,14 +7,14 @@ from itertools import islice
 
 import click
 
-from store.absences import expected_items
-from store.added import Added
-from store.conditions import Condition, condition, moment_ns
-from store.history import graph, simplified
+from store.history.conditions import Condition, condition, moment_ns
+from store.history.growth import Added
+from store.history.walks import graph, simplified
 from store.ids import CommitId
 from store.index import CommitRow
-from store.refnames import HEAD, branch_name
+from store.naming.refnames import HEAD, branch_name
 from store.repository import Repository
+from store.upkeep.absences import expected_items
 
 from .commits import Described, describe
 from .lanes import beside, draw

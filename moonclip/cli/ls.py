@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from store.entries import TensorEntry
-from store.refnames import HEAD
+from store.format.entries import TensorEntry
+from store.naming.refnames import HEAD
 from store.sizes import Sizes, size_bytes_of
 
 from ..stored import SEPARATOR

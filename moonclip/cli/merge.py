@@ -53,7 +53,7 @@ def merge(
     an optimizer above all, have no meaningful mean and are left out. Tensors have to match by name, dtype and shape;
     floats are summed in float64 and rounded once, integers and values have to be equal.
     """
-    from store import merging  # needs NumPy, which who asks for help does not
+    from store.comparing import merging  # needs NumPy, which who asks for help does not
 
     repo = open_store(ctx, writable=True)
     wanted = merging.Merge(

@@ -6,8 +6,8 @@ import click
 
 from store.errors import MoonclipError
 from store.ids import CommitId, short
-from store.pins import Pin
 from store.repository import Repository
+from store.upkeep.pins import Pin
 
 from .commits import summary
 from .location import open_store

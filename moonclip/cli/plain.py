@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from store.values import Plain, Tagged
+from store.format.values import Plain, Tagged
 
 from .text import inline
 

@@ -7,15 +7,15 @@ from typing import Any, Final, Literal, cast
 
 import click
 
-from store.conditions import moment_ns, number_of
 from store.errors import Corrupt, Incompatible, NotFound
-from store.freeing import measured
 from store.gc import Collected, collect
+from store.history.conditions import moment_ns, number_of
 from store.ids import CommitId, short
-from store.prune import Drop, Pruner
-from store.refnames import BRANCHES, branch_name
+from store.naming.refnames import BRANCHES, branch_name
 from store.repository import Repository
-from store.retention import Keep
+from store.upkeep.prune import Drop, Pruner
+from store.upkeep.prunesizes import measured
+from store.upkeep.retention import Keep
 
 from .location import open_store
 from .output import echo_json, json_option

@@ -6,9 +6,9 @@ import click
 
 from store.errors import NotFound
 from store.ids import CommitId, short
-from store.reflog import ReflogLine
-from store.refnames import HEAD, KINDS, is_full_name
-from store.refs import RefStore
+from store.naming.reflog import ReflogLine
+from store.naming.refnames import HEAD, KINDS, is_full_name
+from store.naming.refs import RefStore
 
 from .location import open_store
 from .output import echo_json_list, json_option

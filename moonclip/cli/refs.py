@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from store.disk.files import Files
 from store.errors import MoonclipError
-from store.files import Files
 from store.ids import CommitId
-from store.refnames import BRANCHES, HEAD, REMOTES, TAGS, RefName, short_name
-from store.refs import RefStore
+from store.naming.refnames import BRANCHES, HEAD, REMOTES, TAGS, RefName, short_name
+from store.naming.refs import RefStore
 
 from .location import Location
 from .text import printable

@@ -2,10 +2,10 @@
 
 import click
 
-from store.files import Files
+from store.disk.files import Files
 from store.layout import Layout, check_format, not_a_store
-from store.opening import rebuild_index
-from store.packs import PackStore
+from store.opening.indexes import rebuild_index
+from store.reading.packs import PackStore
 
 from .location import Location
 from .output import echo_json, json_option

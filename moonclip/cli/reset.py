@@ -4,7 +4,7 @@ import click
 
 from store.errors import NotFound
 from store.ids import short
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 
 from .location import open_store
 from .refs import complete_branch, complete_revision

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from store.dtypes import dtype
-from store.entries import TensorEntry
+from store.disk.files import Files
 from store.errors import Incompatible
-from store.files import Files
+from store.format.dtypes import dtype
+from store.format.entries import TensorEntry
 from store.limits import MIB
 from store.repository import Repository
 

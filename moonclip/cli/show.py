@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from store.absences import expected_items
-from store.entries import ContainerEntry, TensorEntry, ValueEntry
-from store.objects import Commit
-from store.refnames import HEAD
+from store.format.entries import ContainerEntry, TensorEntry, ValueEntry
+from store.format.objects import Commit
+from store.format.values import Plain
+from store.naming.refnames import HEAD
 from store.repository import Repository
 from store.sizes import Sizes, size_bytes_of
-from store.values import Plain
+from store.upkeep.absences import expected_items
 
 from .commits import Described, describe
 from .corners import look

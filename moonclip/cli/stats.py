@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import click
 
-from store.stats import Stats, collect
+from store.history.stats import Stats, collect
 
 from .location import open_store
 from .output import echo_json, json_option

@@ -4,7 +4,7 @@ import click
 
 from store.errors import NotFound
 from store.ids import short
-from store.refnames import HEAD, TAGS, RefName, short_name, tag_name
+from store.naming.refnames import HEAD, TAGS, RefName, short_name, tag_name
 from store.repository import Repository
 
 from .commits import summary

@@ -12,10 +12,10 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
-from .. import whole
-from ..dtypes import Element
 from ..errors import Corrupt, Incompatible
 from ..forks import loading
+from ..format import whole
+from ..format.dtypes import Element
 from ..ids import Buffer
 
 

@@ -5,7 +5,7 @@ A sample is all that an encoder looks at to choose, so what is told here is what
 
 from typing import NamedTuple
 
-from ..dtypes import Element
+from ..format.dtypes import Element
 from ..kernels.mapping import Words
 from .encoding import MIN_PLANES_BYTES, expected_bits, gathered
 from .words import words_of

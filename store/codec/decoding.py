@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import kernels
-from ..dtypes import Element
 from ..errors import Corrupt
+from ..format.dtypes import Element
 from ..kernels.mapping import Bytes, Counts, Words
 from ..kernels.reference import KEYS
 from . import Transform, frames

@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from .. import kernels, whole
-from ..dtypes import Element
+from .. import kernels
+from ..format import whole
+from ..format.dtypes import Element
 from ..ids import Buffer
 from ..kernels.choosing import BITS, CODED, MATCHED, PLAN_INTEGERS, PLANES
 from ..kernels.estimating import NO_MAPPING, Candidates, Runs

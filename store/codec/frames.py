@@ -1,7 +1,7 @@
 """Byte planes as zstd frames.
 
 A frame carries its content size and nothing else that is optional: no checksum (the object has one), no dictionary.
-Blobs, which are nothing but repeats, are compressed by :mod:`store.whole`.
+Blobs, which are nothing but repeats, are compressed by :mod:`store.format.whole`.
 
 Spec: docs/format.md §5.4.
 """

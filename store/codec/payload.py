@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from ..dtypes import Element
 from ..errors import Corrupt
+from ..format.dtypes import Element
 from ..ids import Buffer
 from ..kernels.mapping import COPY, DIFF, ORDERED_DIFF, ROTATE, XOR
 from . import Transform

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from ..dtypes import Element
+from ..format.dtypes import Element
 from ..kernels.mapping import Bytes, Words
 
 _PLANE_GAP_BYTES: Final = 17 * 64

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..format.pack import TableEntry
 from ..ids import CommitId, ObjectId, PackId
-from ..pack import TableEntry
 
 Progress = Callable[[int, int], None]
 """Told the bytes checked so far, and the bytes there are to check."""

@@ -2,21 +2,21 @@
 
 Trees and commits are read from the packs, not by way of the index, and each proves by being read that it is the
 canonical encoding of something well-formed: that pieces tile their tensor and are cut into whole elements is part of
-that (``store.entries``).
+that (``store.format.entries``).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .. import values
-from ..absences import Why, expected_items
-from ..dtypes import Element, dtype
-from ..entries import Entry, TensorEntry, ValueEntry
 from ..errors import MoonclipError
+from ..format import values
+from ..format.dtypes import Element, dtype
+from ..format.entries import Entry, TensorEntry, ValueEntry
+from ..format.objects import Commit, Kind, SubTree, TreeNode
 from ..ids import ChunkId, CommitId, ObjectId, TreeId, short
 from ..limits import MAX_CHAIN_DEPTH
-from ..objects import Commit, Kind, SubTree, TreeNode
 from ..repository import Repository
+from ..upkeep.absences import Why, expected_items
 from .findings import Report, Stock
 from .roots import Named
 from .shelf import Shelf

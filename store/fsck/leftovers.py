@@ -6,19 +6,19 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from ..absences import Why
+from ..disk.files import TEMPORARY_PREFIX
 from ..errors import MoonclipError
-from ..files import TEMPORARY_PREFIX
 from ..ids import PackId, short
 from ..index.contents import Contents
-from ..leases import lease_paths, living_leases
-from ..leftovers import temporary_packs
 from ..limits import CLOCK_SKEW_NS
-from ..logs import LogFiles
-from ..packs import pack_path
-from ..quarantine import quarantined
-from ..refnames import branch_name, is_full_name
+from ..naming.logs import LogFiles
+from ..naming.refnames import branch_name, is_full_name
+from ..reading.packs import pack_path
 from ..repository import Repository
+from ..saving.leases import lease_paths, living_leases
+from ..saving.leftovers import temporary_packs
+from ..upkeep.absences import Why
+from ..upkeep.quarantine import quarantined
 from .findings import Report, Stock
 from .graph import Graph
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from .. import absences, pins, reflog
 from ..errors import MoonclipError
 from ..ids import CommitId, short
-from ..logs import LogFiles
-from ..quarantine import keep_copy
-from ..reflog import ReflogLine, decode_lines, intact_lines
-from ..refnames import BRANCHES, HEAD, RefName, describe, short_name
+from ..naming import reflog
+from ..naming.logs import LogFiles
+from ..naming.reflog import ReflogLine, decode_lines, intact_lines
+from ..naming.refnames import BRANCHES, HEAD, RefName, describe, short_name
 from ..repository import Repository
+from ..upkeep import absences, pins
+from ..upkeep.quarantine import keep_copy
 from .graph import Graph
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Iterable
 
 from ..codec import decode
 from ..errors import Corrupt, Incompatible, MoonclipError
+from ..format.objects import Commit, Kind, TreeNode
+from ..format.pack import TableEntry
 from ..ids import ChunkId, ObjectId, PackId, chunk_id, commit_id, tree_id
-from ..objects import Commit, Kind, TreeNode
-from ..pack import TableEntry
-from ..packs import PackGone, Unreadable, pack_path
-from ..reader import decode_small
+from ..reading.packs import PackGone, Unreadable, pack_path
+from ..reading.reader import decode_small
 from ..repository import Repository
 from .findings import Copy, Progress, Report, Stock
 from .searching import search

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
-from ..closure import is_readable
 from ..errors import Busy, MoonclipError
+from ..format.objects import Commit, Kind
+from ..format.pack import TableEntry
 from ..ids import CommitId, ObjectId, PackId, short
 from ..index import BrokenIndex, Place
 from ..index.contents import Contents, read_contents
 from ..limits import MAX_CHAIN_DEPTH
-from ..objects import Commit, Kind
-from ..opening import index_in_use
-from ..pack import TableEntry
+from ..opening.indexes import index_in_use
+from ..reading.closure import is_readable
 from ..repository import Repository
 from .findings import Report, Stock
 from .graph import Graph

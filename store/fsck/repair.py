@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ..files import Files
-from ..gclock import collecting
+from ..disk.files import Files
 from ..ids import PackId
 from ..layout import Layout
-from ..leases import Lease, acquire_lease, living_leases
-from ..opening import rebuild_index
-from ..packs import pack_path
-from ..packseries import PackSeries
-from ..quarantine import keep_copy, set_aside
+from ..opening.indexes import rebuild_index
+from ..reading.packs import pack_path
 from ..repository import Repository
-from ..retiring import move_away
+from ..saving.leases import Lease, acquire_lease, living_leases
+from ..saving.packseries import PackSeries
+from ..upkeep.gclock import collecting
+from ..upkeep.quarantine import keep_copy, set_aside
+from ..upkeep.retiring import move_away
 from .findings import Finding, Progress, Report
 from .mending import mends
 from .placement import read_index

@@ -8,9 +8,9 @@ from pathlib import Path
 from ..errors import MoonclipError
 from ..ids import CommitId
 from ..limits import REFLOG_EXPIRY_NS
-from ..logs import LogFiles
-from ..reflog import intact_lines, logged_ids
-from ..refnames import HEAD, RefName, describe
+from ..naming.logs import LogFiles
+from ..naming.reflog import intact_lines, logged_ids
+from ..naming.refnames import HEAD, RefName, describe
 from ..repository import Repository
 from .findings import Report
 
@@ -19,7 +19,7 @@ Named = Mapping[CommitId, list[str]]
 
 
 def read_roots(repository: Repository, report: Report) -> Named:
-    """Read all that names commits, see ``store.roots``. What is damaged goes to the report.
+    """Read all that names commits, see ``store.upkeep.roots``. What is damaged goes to the report.
 
     The rest counts all the same, and of a damaged reflog the lines that are whole.
     """

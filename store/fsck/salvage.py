@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..codec import Encoded, encode, encode_blob
+from ..format.objects import Kind
+from ..format.pack import ObjectHeader, Sealed, TableEntry, seal, table_entry
 from ..ids import ObjectId, PackId, chunk_id, commit_id, tree_id
-from ..objects import Kind
-from ..pack import ObjectHeader, Sealed, TableEntry, seal, table_entry
-from ..packseries import PackSeries
 from ..repository import Repository
+from ..saving.packseries import PackSeries
 from .findings import Stock
 from .graph import Graph, Need, walk
 from .sources import Source

@@ -7,11 +7,9 @@ anywhere with an object's magic and passes its check.
 from collections.abc import Iterator
 from typing import Final
 
+from ..disk.files import ReadHandle
 from ..errors import Corrupt, Incompatible
-from ..files import ReadHandle
-from ..ids import ID_BYTES, ObjectId
-from ..limits import MIB
-from ..pack import (
+from ..format.pack import (
     HEADER_BYTES,
     MAX_STORED_BYTES,
     OBJECT_HEADER_BYTES,
@@ -21,6 +19,8 @@ from ..pack import (
     table_entry,
     unseal,
 )
+from ..ids import ID_BYTES, ObjectId
+from ..limits import MIB
 
 _WINDOW_BYTES: Final = MIB
 _FLAGS_OFFSET, _PAYLOAD_OFFSET, _CHECKSUM_OFFSET = 7, 12, 48

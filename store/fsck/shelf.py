@@ -2,12 +2,12 @@
 
 from collections.abc import Collection
 
+from ..format.objects import Commit, Kind, TreeNode
+from ..format.pack import TableEntry
 from ..ids import ChunkId, CommitId, ObjectId, PackId, TreeId, short
 from ..index import MemoryIndex, Place
-from ..objects import Commit, Kind, TreeNode
-from ..pack import TableEntry
-from ..packs import PackStore
-from ..reader import ObjectReader
+from ..reading.packs import PackStore
+from ..reading.reader import ObjectReader
 from .findings import Stock
 
 _NO_PACK = PackId(b"")

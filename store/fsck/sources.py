@@ -3,9 +3,9 @@
 from typing import Protocol
 
 from ..errors import Corrupt, NotFound
+from ..format.objects import Kind
 from ..ids import ChunkId, ObjectId
-from ..objects import Kind
-from ..reader import decode_small
+from ..reading.reader import decode_small
 from ..repository import Repository
 
 

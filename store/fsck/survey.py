@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..errors import MoonclipError
 from ..ids import CommitId
 from ..index.contents import Contents
-from ..refnames import BRANCHES, short_name
+from ..naming.refnames import BRANCHES, short_name
 from ..repository import Repository
 from .findings import Progress, Report, Stock
 from .graph import Graph, walk

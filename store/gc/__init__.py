@@ -1,6 +1,7 @@
 """Garbage collection: what nothing leads to goes, and the space it took comes back.
 
-1. *Mark* what roots reach (``store.roots``): commits, their trees and chunks, and the bases of every copy of these.
+1. *Mark* what roots reach (``store.upkeep.roots``): commits, their trees and chunks, and the bases of every copy of
+   these.
 2. *Record* that commits which nothing reaches lose what they hold, so that nobody counts on it any more.
 3. *Sweep*: remove all other places from the index, a little at a time.
 4. Remove packs of which no place is left, and those that writers left that died. Of packs of which little is needed,
@@ -18,17 +19,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from ..absences import Absence, Why
+from ..disk.ballastroom import Room
 from ..errors import Busy
-from ..gclock import collecting
 from ..ids import CommitId, PackId
 from ..layout import check_format
-from ..leftovers import remove_leftovers
 from ..limits import GC_ATTEMPTS
-from ..opening import rebuild_index
+from ..opening.indexes import rebuild_index
 from ..repository import Repository
-from ..rewriting import Replaced
-from ..room import Room
+from ..saving.leftovers import remove_leftovers
+from ..upkeep.absences import Absence, Why
+from ..upkeep.gclock import collecting
+from ..upkeep.rewriting import Replaced
 from . import packing
 from .marking import Marks
 from .packing import Emptying, Present

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from .. import canonical
-from ..absences import expected_items
 from ..batches import batches
 from ..errors import Corrupt, NotFound
+from ..format import canonical
+from ..format.objects import Commit
 from ..ids import CommitId, ObjectId, TreeId, short
-from ..objects import Commit
 from ..repository import Repository
+from ..upkeep.absences import expected_items
 from .scanning import chunk_ids, subtree_ids
 
 T = TypeVar("T")

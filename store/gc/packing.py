@@ -5,20 +5,20 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..disk.ballastroom import Room
 from ..errors import Corrupt, Incompatible
+from ..format.objects import Kind
+from ..format.pack import TableEntry
 from ..ids import ObjectId, PackId
 from ..index import IndexWriter
 from ..index.depths import resolve_depths
-from ..leases import acquire_lease, living_leases
 from ..limits import MAX_PACK_BYTES
-from ..objects import Kind
-from ..pack import TableEntry
-from ..packs import PackGone
-from ..reindex import Digest, PackEntry, digest_packs
+from ..opening.reindex import Digest, PackEntry, digest_packs
+from ..reading.packs import PackGone
 from ..repository import Repository
-from ..retiring import retire_pack
-from ..rewriting import Replaced, Rewriter
-from ..room import Room
+from ..saving.leases import acquire_lease, living_leases
+from ..upkeep.retiring import retire_pack
+from ..upkeep.rewriting import Replaced, Rewriter
 from .marking import Marks
 from .planning import pack_bytes
 

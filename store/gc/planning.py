@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..format.pack import ENTRY_BYTES, FOOTER_BYTES, HEADER_BYTES
 from ..ids import PackId
 from ..limits import COMPACT_SHARE, REWRITE_PACK_BYTES
-from ..pack import ENTRY_BYTES, FOOTER_BYTES, HEADER_BYTES
 from .survey import Tally
 
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from ..format.objects import TreeNode
 from ..ids import ID_BYTES, ObjectId, TreeId
-from ..objects import TreeNode
 
 _KEY: Final = b"fchunks"
 _ONE: Final = re.compile(_KEY + rb"(?=\x81X (.{32}))", re.DOTALL)  # lookahead: what is found hides nothing behind it

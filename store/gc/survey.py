@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ..batches import batches
+from ..format.objects import Kind
 from ..ids import ID_BYTES, ObjectId, PackId
 from ..index import Copy, WalkedPlace
-from ..objects import Kind
 from ..repository import Repository
 from .marking import LOOKUP_BATCH, Marks
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..batches import batches
+from ..disk.ballastroom import Room
 from ..ids import PackId
 from ..index import IndexWriter
 from ..limits import SWEEP_KEYS, SWEEP_PAUSE_SECONDS
 from ..repository import Repository
-from ..room import Room
 from .marking import Marks
 from .survey import Doomed, Survey
 from .watching import Watch

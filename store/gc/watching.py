@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import Fingerprint
+from ..disk.files import Fingerprint
 from ..ids import CommitId, PackId
-from ..leases import LeaseRecord, living_leases
 from ..limits import REFLOG_TAIL_BYTES
-from ..logs import LogFiles
-from ..reflog import logged_ids
+from ..naming.logs import LogFiles
+from ..naming.reflog import logged_ids
 from ..repository import Repository
-from ..roots import read_roots
+from ..saving.leases import LeaseRecord, living_leases
+from ..upkeep.roots import read_roots
 
 
 class _Read(NamedTuple):

@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 
 import lmdb
 
-from ..collector import collector_paused
 from ..limits import INDEX_ATTEMPTS, INDEX_LOCK_BYTES, INDEX_MAP_GROWTH, INDEX_PAUSE_SECONDS, INDEX_READERS
+from ..upkeep.collector import collector_paused
 from .faults import as_os_error
 from .gate import Gate
 from .metapages import HEAD_BYTES, Meta, meta_pages

@@ -42,7 +42,7 @@ _PAGE_COUNT: Final = 1000
 
 
 class Source(Protocol):
-    """Where the index in use is; ``store.generations.Generations`` says."""
+    """Where the index in use is; ``store.opening.generations.Generations`` says."""
 
     def attach(self) -> Environment:
         """Open the environment in use.

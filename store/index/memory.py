@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NoReturn
 
 from ..errors import ReadOnly
+from ..format.pack import TableEntry
 from ..ids import CommitId, ObjectId, PackId
-from ..pack import TableEntry
 from .depths import resolve_depths, with_bases
 from .records import CommitRow, Place, WalkedPlace
 

@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_digest
 
-from .. import canonical
 from ..errors import Corrupt
+from ..format import canonical
+from ..format.objects import Kind
 from ..ids import ID_BYTES, CommitId, ObjectId, PackId
-from ..objects import Kind
 
 LAYOUT_KEY: Final = b"layout"
 LAYOUT: Final = b"2"

@@ -5,9 +5,9 @@ from functools import cache, partial
 from typing import Final
 
 from ..errors import Corrupt, Incompatible
+from ..format.pack import TableEntry
 from ..ids import ID_BYTES, CommitId, ObjectId, PackId
 from ..limits import MAX_CHAIN_DEPTH
-from ..pack import TableEntry
 from .depths import resolve_depths
 from .records import (
     LAYOUT,

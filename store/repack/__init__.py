@@ -1,7 +1,7 @@
 """Storing what is there in another way: fewer packs, tips that load fast, or fewer bytes. Ids never change.
 
 ``lines`` finds what stood in the same place of a tensor, ``forest`` and ``planning`` choose what is stored against
-what, ``ordering`` says what should lie beside what; ``store.rewriting`` does it, pack by pack, so that it can be
+what, ``ordering`` says what should lie beside what; ``store.upkeep.rewriting`` does it, pack by pack, so that it can be
 stopped at any time.
 """
 
@@ -12,15 +12,15 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from ..batches import batches, fitting
 from ..errors import Corrupt, Incompatible
 from ..forks import loading
-from ..gclock import collecting
+from ..format.objects import Kind
 from ..ids import CommitId, PackId
 from ..index import CommitRow
 from ..limits import HOLLOW_PACK_RATIO, REWRITE_PACK_BYTES, SMALL_PACK_BYTES, SWEEP_KEYS
-from ..objects import Kind
-from ..packs import PackGone
+from ..reading.packs import PackGone
 from ..repository import Repository
-from ..rewriting import Replaced, Rewriter
-from ..roots import Roots, live_commits, read_roots
+from ..upkeep.gclock import collecting
+from ..upkeep.rewriting import Replaced, Rewriter
+from ..upkeep.roots import Roots, live_commits, read_roots
 from .lines import Lines
 from .ordering import Plan, ranks
 

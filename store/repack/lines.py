@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from ..absences import expected_items
-from ..dtypes import Element, dtype
-from ..entries import TensorEntry
 from ..errors import MoonclipError
+from ..format.dtypes import Element, dtype
+from ..format.entries import TensorEntry
+from ..format.objects import TreeNode
 from ..ids import CommitId, ObjectId, TreeId
 from ..index import CommitRow
-from ..objects import TreeNode
 from ..repository import Repository
+from ..upkeep.absences import expected_items
 
 _log = logging.getLogger(__name__)
 

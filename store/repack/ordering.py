@@ -4,11 +4,11 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..absences import expected_items
 from ..errors import MoonclipError
 from ..ids import CommitId, ObjectId, TreeId
 from ..index import Place
 from ..repository import Repository
+from ..upkeep.absences import expected_items
 
 _log = logging.getLogger(__name__)
 

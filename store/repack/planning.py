@@ -6,12 +6,12 @@ from functools import cache
 
 from ..codec.comparing import Sample, expected_bytes, sample
 from ..errors import MoonclipError
+from ..format.pack import OBJECT_HEADER_BYTES
 from ..ids import ID_BYTES, ObjectId
 from ..index import Place
 from ..limits import REPACK_CHAIN_DEPTH, REPACK_HUBS, REPACK_KEEP_RATIO, REPACK_LINE_CHUNKS, SAVE_CHAIN_DEPTH
-from ..pack import OBJECT_HEADER_BYTES
 from ..repository import Repository
-from ..verifying import Verifier
+from ..upkeep.verifying import Verifier
 from .forest import Cost, Forest, grow, grow_hubs, neighbours
 from .lines import Line
 from .ordering import Plan

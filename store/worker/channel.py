@@ -13,9 +13,9 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..arenas import nameless_file
-from ..descriptors import Descriptor
+from ..disk.descriptors import Descriptor
 from ..limits import KIB
+from ..saving.arenas import nameless_file
 from .peers import Peer
 
 _MAX_INLINE_BYTES: Final = 16 * KIB

@@ -15,10 +15,10 @@ from subprocess import SubprocessError
 from typing import Final, Protocol
 
 from .. import kernels
-from ..arenas import Arena
 from ..errors import MoonclipError, WorkerEnded
 from ..limits import WORKER_STARTS
 from ..repository import Repository
+from ..saving.arenas import Arena
 from .committing import Committer
 from .messages import Order, Outcome
 from .process import WorkerProcess

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..bases import LastSave
 from ..ids import CommitId
-from ..inputs import located
+from ..naming.tags import set_tag
 from ..repository import Repository
-from ..saving import SaveRequest
-from ..tags import set_tag
-from ..underway import saving
+from ..saving.bases import LastSave
+from ..saving.inputs import located
+from ..saving.saver import SaveRequest
+from ..saving.underway import saving
 from .messages import Order, Outcome
 from .tidying import Tidier
 

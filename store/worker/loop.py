@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np  # noqa: F401 - what the first save needs is loaded before it comes
 
 from .. import codec, kernels  # noqa: F401 - the codec likewise
-from ..arenas import Arena
 from ..repository import Repository
+from ..saving.arenas import Arena
 from .channel import Channel
 from .collecting import Collector
 from .committing import Committer

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from ..errors import MoonclipError
 from ..ids import CommitId
-from ..ingest import Counts
-from ..inputs import Input, ItemInput, Span, TensorInput
-from ..retention import Keep
-from ..saving import SaveRequest
+from ..saving.ingest import Counts
+from ..saving.inputs import Input, ItemInput, Span, TensorInput
+from ..saving.saver import SaveRequest
+from ..upkeep.retention import Keep
 
 
 class Order(NamedTuple):

@@ -13,10 +13,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
-from ..arenas import Arena, nameless_file
-from ..descriptors import Descriptor, occupy_standard_streams
+from ..disk.descriptors import Descriptor, occupy_standard_streams
 from ..errors import MoonclipError, WorkerEnded
 from ..limits import WORKER_TAIL_BYTES
+from ..saving.arenas import Arena, nameless_file
 from .channel import Channel, Disconnected
 from .messages import Close, Ended, Forget, Log, Order, Outcome, Ready, Save, heard, packed
 from .peers import Peer, pidfd_of

@@ -8,9 +8,9 @@ from collections import deque
 from statistics import fmean
 
 from ..limits import AUTO_GC_BYTES, AUTO_GC_SHARE, TIDY_SAVES
-from ..prune import Pruner
 from ..repository import Repository
-from ..retention import Keep
+from ..upkeep.prune import Pruner
+from ..upkeep.retention import Keep
 
 _log = logging.getLogger(__name__)
 

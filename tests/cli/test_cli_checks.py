@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from store.format.pack import HEADER_BYTES
 from store.fsck import fsck
 from store.gc import collect
 from store.ids import short
-from store.pack import HEADER_BYTES
 from store.repository import Repository
-from store.retention import Keep
+from store.upkeep.retention import Keep
 from tests.arrays import drifted, noise, save
 from tests.pruning import prune
 from tests.stores import History, damage

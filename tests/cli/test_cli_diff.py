@@ -12,11 +12,11 @@ import pytest
 from click.testing import Result
 
 from moonclip.cli.text import size
-from store.absences import Absence, Why
 from store.ids import short
-from store.inputs import ItemInput
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
+from store.saving.inputs import ItemInput
+from store.upkeep.absences import Absence, Why
 from tests.stores import History, commit, damage, item, noise, tensor
 
 Out = Callable[..., str]

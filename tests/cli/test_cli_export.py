@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from moonclip import CheckpointManager
 from moonclip.cli import safetensors
+from store.format.values import Tagged
 from store.repository import Repository
-from store.values import Tagged
 from tests.stores import History, commit, damage, item, noise, tensor
 
 Out = Callable[..., str]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from store.gclock import collecting
 from store.ids import short
 from store.repository import Repository
+from store.upkeep.gclock import collecting
 from tests.collecting import content_of, expire_reflogs
 from tests.stores import History
 

@@ -11,10 +11,10 @@ import pytest
 from click.testing import Result
 
 from moonclip.cli.app import commands
-from store.absences import Absence, Why
 from store.ids import CommitId, short
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
+from store.upkeep.absences import Absence, Why
 from tests.stores import History, commit
 
 Out = Callable[..., str]

@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from store.ids import short
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
 from tests.stores import History, commit, item, tensor
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from store.format.values import Tagged
 from store.repository import Repository
-from store.values import Tagged
 from tests.stores import History, commit, history, item
 
 LOOKING_BACK = (

@@ -8,7 +8,7 @@ from click.testing import Result
 
 from moonclip.cli.app import commands
 from store.ids import short
-from store.refnames import RefName
+from store.naming.refnames import RefName
 from store.repository import Repository
 from tests.stores import History, commit
 

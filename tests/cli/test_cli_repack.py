@@ -6,8 +6,8 @@ from typing import Any
 
 from click.testing import Result
 
-from store.gclock import collecting
 from store.repository import Repository
+from store.upkeep.gclock import collecting
 from tests.stores import History, damage
 
 Out = Callable[..., str]

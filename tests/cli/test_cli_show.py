@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 from moonclip.cli.text import size
+from store.format.values import Tagged
 from store.ids import short
-from store.inputs import ContainerInput, ItemInput
 from store.limits import MAX_CHUNK_BYTES
 from store.repository import Repository
-from store.values import Tagged
+from store.saving.inputs import ContainerInput, ItemInput
 from tests.stores import History, commit, item, noise, tensor
 
 Out = Callable[..., str]

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from store import blocks
-from store.disk import Disk
+from store.disk import blocks
+from store.disk.calls import Disk
 
 _SECTOR_BYTES = 512
 

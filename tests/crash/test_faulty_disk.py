@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store.files import Files
+from store.disk.files import Files
 from store.repository import Repository
 from tests.arrays import require_whole
 from tools.crash.faults import FaultyDisk

@@ -11,7 +11,7 @@ import pytest
 from store.errors import MoonclipError
 from store.fsck import Report, fsck
 from store.ids import CommitId
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
 from tests.arrays import drifted, noise, read, save
 from tests.mending import States, fill

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from store.files import Files
-from store.packs import PackStore, PackWriter
+from store.disk.files import Files
+from store.reading.packs import PackStore, PackWriter
 from tests.packing import chunk, verified
 from tools.crash.power import Loss, power_cut
 from tools.crash.recording import Mark, RecordingDisk

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from store.files import Files
-from store.packs import PackWriter
+from store.disk.files import Files
+from store.reading.packs import PackWriter
 from store.repository import Repository
 from tools.crash.cuts import RETURNED, Recorded, digest
 from tools.crash.operations import ALIKE, OPERATIONS, require_makable

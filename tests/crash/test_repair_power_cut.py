@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from store.files import Files
+from store.disk.files import Files
 from store.fsck import StoreSource, repair
 from store.repository import Repository
 from tests.mending import copied, fill, harm, require_no_less, require_sound

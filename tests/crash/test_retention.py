@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
+from store.disk.files import Files
 from store.errors import Pruned
-from store.files import Files
 from store.fsck import fsck
 from store.gc import collect
 from store.ids import CommitId
 from store.repository import Repository
-from store.retention import Keep
+from store.upkeep.retention import Keep
 from tests.arrays import State, drifted, noise, read, save
 from tests.pruning import is_pruned, prune
 from tools.crash.faults import FaultyDisk, Killed

@@ -8,9 +8,9 @@ import pytest
 from moonclip import composites, containers, leaves
 from store import ids, limits
 from store.codec import Transform
-from store.dtypes import DTYPES, Element
+from store.format.dtypes import DTYPES, Element
+from store.format.objects import Kind
 from store.layout import FEATURES
-from store.objects import Kind
 
 SPEC = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 

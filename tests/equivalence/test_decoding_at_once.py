@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from store import codec, kernels
 from store.codec import Transform
-from store.dtypes import Element
 from store.errors import Corrupt
+from store.format.dtypes import Element
 from store.kernels import reference
 from store.kernels.choosing import CODED, GROUPED, KEPT, MAPPING, MATCHED, PLAN_INTEGERS, PLANES
 from store.kernels.estimating import NO_MAPPING, Candidates

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import canonical
-from store.entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEntry, decode_entry, encode_entry
-from store.entryforms import read_leaf
 from store.errors import Corrupt
+from store.format import canonical
+from store.format.entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEntry, decode_entry, encode_entry
+from store.format.entryforms import read_leaf
+from store.format.objects import TreeNode
 from store.ids import ChunkId, ObjectId, chunk_id
-from store.objects import TreeNode
 
 POSITIONS = st.sampled_from([0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
 NAMES = st.text(max_size=40) | st.sampled_from(["a" * 23, "a" * 24, "a" * 255, "é" * 128, "a" * 4096])

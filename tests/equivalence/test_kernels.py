@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import codec, kernels
-from store.dtypes import Element
+from store.format.dtypes import Element
 from store.kernels import exercise, reference
 from store.kernels.choosing import CODED, GROUPED, KEPT, MAPPING, MATCHED, PLAN_INTEGERS, PLANES
 from store.kernels.estimating import NO_MAPPING, Candidates, Runs

@@ -14,8 +14,8 @@ from moonclip import CheckpointManager, Incompatible, Unsafe
 from moonclip.state import flatten
 from moonclip.tensors import DTYPE_NAMES, TensorSource, tensor_from, writable_bytes
 from store.fsck import fsck
+from store.history.stats import collect
 from store.repository import Repository
-from store.stats import collect
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),

@@ -10,7 +10,7 @@ import pytest
 
 from store.gc import Collected, collect
 from store.ids import CommitId, ObjectId
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
 from tests.arrays import State, noise, require_whole, save
 from tests.collecting import forget_branch, line

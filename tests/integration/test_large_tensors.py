@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from store.chunking import tensor_cuts
-from store.entries import TensorEntry
-from store.inputs import ItemInput, TensorInput
+from store.format.chunking import tensor_cuts
+from store.format.entries import TensorEntry
 from store.limits import GIB, MAX_CHUNK_BYTES, MIB
 from store.memory import same_bytes
 from store.repository import Repository
-from store.saving import Saved, SaveRequest
+from store.saving.inputs import ItemInput, TensorInput
+from store.saving.saver import Saved, SaveRequest
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, NotFound, Pruned, SaveFailed, lastgood
-from store.absences import Absence, Why
-from store.entries import TensorEntry
+from store.format.entries import TensorEntry
 from store.ids import CommitId, ObjectId, from_hex
-from store.packs import pack_path
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
+from store.reading.packs import pack_path
 from store.repository import Repository
+from store.upkeep.absences import Absence, Why
 from tests.arrays import damage
 
 STEPS = 4

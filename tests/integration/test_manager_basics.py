@@ -19,7 +19,7 @@ from moonclip import (
     ReadOnly,
     StoreNotFound,
 )
-from store.objects import Kind
+from store.format.objects import Kind
 from store.repository import Repository
 
 

@@ -7,7 +7,7 @@ import torch
 
 from moonclip import CheckpointManager
 from store.errors import MoonclipError
-from store.retention import Keep
+from store.upkeep.retention import Keep
 
 
 def state(step: int) -> dict[str, torch.Tensor]:

@@ -13,7 +13,7 @@ import torch
 from moonclip import CheckpointManager, MoonclipError, SaveFailed
 from moonclip.capture.staging import Staging
 from moonclip.recording import Wish
-from store.refs import NotDurable
+from store.naming.refs import NotDurable
 from store.repository import Repository
 from store.worker.client import Client
 from tests.workers import PATIENCE_S, await_save, becomes_true, kill, no_large_file, only_worker, refs_held

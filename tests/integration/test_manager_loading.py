@@ -12,9 +12,9 @@ import torch
 
 from moonclip import CheckpointManager, Corrupt, Incompatible, NotFound
 from store.codec import Transform
-from store.dtypes import Element
-from store.objects import Kind
-from store.pack import ObjectHeader, seal
+from store.format.dtypes import Element
+from store.format.objects import Kind
+from store.format.pack import ObjectHeader, seal
 from store.repository import Repository
 from tests import packing
 

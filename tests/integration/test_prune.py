@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.entries import TensorEntry
 from store.errors import Busy, Incompatible, NotFound, Pruned, ReadOnly
-from store.freeing import measured
+from store.format.entries import TensorEntry
 from store.fsck import fsck
 from store.gc import collect as collect_garbage
+from store.history.stats import collect
 from store.ids import CommitId, ObjectId
-from store.leases import acquire_lease
 from store.limits import REFLOG_EXPIRY_NS
-from store.prune import Pruner
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
 from store.repository import Repository
-from store.retention import Keep
-from store.stats import collect
+from store.saving.leases import acquire_lease
+from store.upkeep.prune import Pruner
+from store.upkeep.prunesizes import measured
+from store.upkeep.retention import Keep
 from tests.arrays import chunk_of, depth, drifted, noise, read, require_whole, save
 from tests.pruning import age_reflogs, is_pruned, prune
 from tests.stores import commit, item, tensor

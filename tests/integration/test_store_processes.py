@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from store.ids import CommitId, ObjectId
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
 from tests.arrays import State, drifted, noise, require_whole
 from tests.indexing import run, start

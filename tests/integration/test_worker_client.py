@@ -13,13 +13,13 @@ from random import Random
 
 import pytest
 
-from store.arenas import Arena
 from store.errors import Incompatible, MoonclipError, NotUnchanged
-from store.inputs import ItemInput, TensorInput, UnchangedInput
-from store.packs import pack_path
-from store.refnames import tag_name
+from store.naming.refnames import tag_name
+from store.reading.packs import pack_path
 from store.repository import Repository
-from store.saving import SaveRequest
+from store.saving.arenas import Arena
+from store.saving.inputs import ItemInput, TensorInput, UnchangedInput
+from store.saving.saver import SaveRequest
 from store.worker.client import Client
 from store.worker.messages import Order, Outcome, heard, told
 from tests.indexing import REPOSITORY
@@ -214,7 +214,7 @@ def test_what_the_worker_logs_is_logged_here(tmp_path: Path, caplog: pytest.LogC
         client.close()
     records = [record for record in caplog.records if "is damaged" in record.getMessage()]
     assert records
-    assert records[0].name == "store.saving"
+    assert records[0].name == "store.saving.saver"
 
 
 def test_a_job_that_ends_its_thread_fails_alone(client: Client) -> None:

@@ -13,11 +13,11 @@ from random import Random
 import pytest
 
 from moonclip.binding import Binding
+from store.disk.files import Files
 from store.errors import WorkerEnded
-from store.files import Files
 from store.ids import CommitId
-from store.leases import living_leases
 from store.repository import Repository
+from store.saving.leases import living_leases
 from store.worker.client import Client
 from tests.indexing import REPOSITORY
 from tests.killing import forked

@@ -14,11 +14,11 @@ from store import codec
 from store.codec import Transform
 from store.codec.payload import Coding, mapping_of
 from store.codec.words import NO_CURSORS, NO_KEYS, words_of
-from store.dtypes import Element
 from store.errors import Corrupt, Incompatible
+from store.format.dtypes import Element
+from store.format.whole import compress
 from store.kernels import reference
 from store.kernels.payloads import IS_GROUPED, entry_of
-from store.whole import compress
 from tests.vectors import plain_codec
 
 ELEMENTS = st.sampled_from(list(Element))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from store import canonical, values
 from store.errors import Corrupt, Incompatible, MoonclipError
-from store.objects import Commit, TreeNode
-from store.values import Tagged
+from store.format import canonical, values
+from store.format.objects import Commit, TreeNode
+from store.format.values import Tagged
 
 hashable = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

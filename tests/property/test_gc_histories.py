@@ -7,18 +7,18 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.absences import WHOLE
-from store.bases import LastSave
 from store.fsck import fsck
 from store.gc import collect
 from store.gc.scanning import chunk_ids
 from store.ids import CommitId, ObjectId
-from store.prune import Pruner
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repack import repack
 from store.repository import Repository
-from store.retention import Keep
-from store.roots import live_commits, read_roots
+from store.saving.bases import LastSave
+from store.upkeep.absences import WHOLE
+from store.upkeep.prune import Pruner
+from store.upkeep.retention import Keep
+from store.upkeep.roots import live_commits, read_roots
 from tests.arrays import State, drifted, noise, read, save
 from tests.collecting import expire_reflogs, pack_bytes
 

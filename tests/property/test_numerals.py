@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moonclip.tensors import DTYPE_NAMES
-from store.numerals import Numbers, numeral, words
+from store.format.numerals import Numbers, numeral, words
 
 TORCH = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 SMALL = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")

@@ -6,14 +6,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from xxhash import xxh3_128_digest
 
-from store import pack
 from store.codec import Transform
-from store.dtypes import Element
 from store.errors import Corrupt, Incompatible
+from store.format import pack
+from store.format.dtypes import Element
+from store.format.objects import Kind
+from store.format.pack import ObjectHeader, TableEntry
 from store.ids import ObjectId
 from store.limits import MAX_CHUNK_BYTES
-from store.objects import Kind
-from store.pack import ObjectHeader, TableEntry
 
 IDS = st.binary(min_size=32, max_size=32).map(ObjectId)
 CODES = st.one_of(st.integers(0, 9), st.integers(0, 255))

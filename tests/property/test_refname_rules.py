@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from store.limits import MAX_REF_NAME_BYTES
-from store.refnames import KINDS, problem_with
+from store.naming.refnames import KINDS, problem_with
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from store.ids import CommitId, ObjectId
 from store.index import MemoryIndex
-from store.refnames import branch_name, tag_name
-from store.reindex import digest_packs
+from store.naming.refnames import branch_name, tag_name
+from store.opening.reindex import digest_packs
 from store.repack import Goal, repack
 from store.repository import Repository
 from tests.arrays import Array, State, drifted, noise, require_whole, save

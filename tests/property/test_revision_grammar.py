@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.errors import Incompatible
-from store.refnames import problem_with
-from store.revisions import AtStep, Back, Logged, Named, Parent, Revision, parse
+from store.naming.refnames import problem_with
+from store.naming.revisions import AtStep, Back, Logged, Named, Parent, Revision, parse
 
 words = st.from_regex(re.compile(r"[a-z0-9@.+é]{1,8}"), fullmatch=True)
 short_names = st.lists(words, min_size=1, max_size=3).map("/".join).filter(lambda name: problem_with(name) is None)

@@ -13,7 +13,7 @@ from moonclip.names import key_of, segment
 from moonclip.state import FlatContainer, FlatValue, LoadedTensor, flatten, unflatten
 from moonclip.values import from_plain
 from store.errors import MoonclipError
-from store.values import Tagged
+from store.format.values import Tagged
 from tests.state_trip import stored, trip
 
 text = st.one_of(st.text(max_size=6), st.sampled_from(["", "0", "-1", "~", "~s0", "a/b", "a", "~metadata", "\ud800"]))

@@ -8,12 +8,12 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.bases import LastSave
-from store.dtypes import DTYPES, dtype
+from store.format.dtypes import DTYPES, dtype
 from store.ids import CommitId
 from store.limits import MAX_INLINE_BYTES, SAVE_CHAIN_DEPTH
 from store.repository import Repository
-from store.saving import SaveRequest
+from store.saving.bases import LastSave
+from store.saving.saver import SaveRequest
 from tests.arrays import Array, State, depths, drifted, entries_of, item, noise, require_whole, save
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=6) | st.sampled_from(["", "a", "a/b", "b", "~0", "…"])

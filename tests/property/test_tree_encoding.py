@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import canonical
-from store.entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEntry
+from store.format import canonical
+from store.format.entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEntry
+from store.format.objects import TreeNode
 from store.ids import ChunkId, ObjectId
-from store.objects import TreeNode
 
 SIZES = st.integers(0, 2**63 - 1) | st.integers(0, 300)
 CHUNKS = st.lists(st.binary(min_size=32, max_size=32).map(lambda raw: ChunkId(ObjectId(raw))), max_size=30).map(tuple)

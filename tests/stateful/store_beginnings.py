@@ -6,14 +6,14 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from store.absences import WHOLE
 from store.ids import CommitId
 from store.limits import REFLOG_EXPIRY_NS
-from store.prune import Pruner
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
 from store.repository import Repository
-from store.retention import Keep
-from store.saving import SaveRequest
+from store.saving.saver import SaveRequest
+from store.upkeep.absences import WHOLE
+from store.upkeep.prune import Pruner
+from store.upkeep.retention import Keep
 from tests.arrays import item, noise
 from tests.pruning import age_reflogs
 from tests.stateful.store_model import Items, Model, edited

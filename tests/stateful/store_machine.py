@@ -15,17 +15,17 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
-from store.absences import WHOLE
-from store.bases import LastSave
+from store.disk.files import Files
 from store.errors import Busy, Pruned
-from store.files import Files
 from store.fsck import fsck
 from store.ids import CommitId, ObjectId, TreeId, chunk_id
 from store.limits import MAX_INLINE_BYTES, REFLOG_EXPIRY_NS
-from store.refnames import RefName, branch_name
+from store.naming.refnames import RefName, branch_name
 from store.repack import Goal
 from store.repository import Repository
-from store.saving import SaveRequest
+from store.saving.bases import LastSave
+from store.saving.saver import SaveRequest
+from store.upkeep.absences import WHOLE
 from tests.arrays import State, read
 from tests.stateful.store_beginnings import request
 from tests.stateful.store_model import Items, Model

@@ -5,9 +5,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from store.absences import WHOLE
 from store.ids import CommitId
-from store.refnames import BRANCHES, HEAD, branch_name, tag_name
+from store.naming.refnames import BRANCHES, HEAD, branch_name, tag_name
+from store.upkeep.absences import WHOLE
 from tests.arrays import Array, State, drifted, noise
 
 Items = Mapping[str, State]

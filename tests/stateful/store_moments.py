@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from store.disk.files import FileLock, Files
 from store.errors import Busy
-from store.files import FileLock, Files
 
 PATIENCE_S = 60
 """How long something may take that, without a deadlock, is done in no time."""

@@ -11,7 +11,7 @@ from hypothesis.stateful import rule
 
 from store.errors import Conflict, Pruned
 from store.ids import CommitId
-from store.refnames import RefName, branch_name, tag_name
+from store.naming.refnames import RefName, branch_name, tag_name
 from store.repository import Repository
 from tests.arrays import noise
 from tests.stateful.store_beginnings import request

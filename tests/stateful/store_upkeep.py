@@ -7,17 +7,17 @@ from typing import get_args
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from store.absences import WHOLE
 from store.errors import NotFound, Pruned
 from store.gc import collect
 from store.ids import CommitId
 from store.limits import REFLOG_EXPIRY_NS
-from store.opening import rebuild_index
-from store.prune import Drop, Pruner
+from store.opening.indexes import rebuild_index
 from store.repack import Goal, repack
 from store.repository import Repository
-from store.retention import Keep
-from store.saving import SaveRequest
+from store.saving.saver import SaveRequest
+from store.upkeep.absences import WHOLE
+from store.upkeep.prune import Drop, Pruner
+from store.upkeep.retention import Keep
 from tests.pruning import age_reflogs
 from tests.stateful.store_machine import ALONE, WHO, Befallen, Interruption, Process
 from tests.stateful.store_model import Model

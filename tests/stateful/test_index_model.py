@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from store.format.pack import TableEntry
 from store.ids import CommitId, ObjectId, PackId
 from store.index import BasesMissing, CommitRow, IndexWriter, LmdbIndex, MemoryIndex
 from store.index import Copy as CopyOf
 from store.limits import MAX_CHAIN_DEPTH
-from store.pack import TableEntry
 from tests.indexing import commit_id, entry, generations, object_id, pack_id, row
 
 NAMES = "abcdef"

@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from store.disk import Disk
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.errors import Conflict
-from store.files import Files
 from store.ids import Buffer, CommitId, ObjectId
-from store.refs import RefStore
+from store.naming.refs import RefStore
 
 Value = CommitId | None
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from store.errors import Corrupt
-from store.opening import rebuild_index
+from store.opening.indexes import rebuild_index
 from tests.arrays import ITEM, chunk_of, damage, entries_of, pack_file, read
 from tests.stateful.store_beginnings import littered_store, new_store, request, used_store
 from tests.stateful.store_model import Model

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.absences import WHOLE, Absence, Absences, Why, expected_items
+from store.disk.files import Files
 from store.errors import Pruned
-from store.files import Files
+from store.format.objects import Commit
 from store.ids import CommitId, ObjectId, TreeId
-from store.objects import Commit
+from store.upkeep.absences import WHOLE, Absence, Absences, Why, expected_items
 
 FIRST, SECOND, THIRD = (CommitId(ObjectId(bytes([number]) * 32)) for number in (1, 2, 3))
 ITEMS = ["model", "optimizer", "", "*", "%2A", "a b", "ä\n", "a/b::c"]

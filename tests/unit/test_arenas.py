@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store.arenas import Arena
+from store.saving.arenas import Arena
 from tests.killing import forked
 
 SIZE = 3 * (1 << 20)

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from store.ballast import Ballast
-from store.files import Files
+from store.disk.ballast import Ballast
+from store.disk.files import Files
 from store.limits import BALLAST_BYTES
 from tools.crash.faults import FaultyDisk
 

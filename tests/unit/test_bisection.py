@@ -5,7 +5,7 @@ from math import ceil, log2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.bisection import Bisection
+from store.history.bisection import Bisection
 
 
 @given(st.data())

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from store import chains
-from store.chains import Kept
 from store.codec import encode
-from store.disk import Disk
-from store.dtypes import Element
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.errors import Corrupt, NotFound
-from store.files import Files
+from store.format.dtypes import Element
+from store.format.objects import Kind
+from store.format.pack import ObjectHeader, PackTable, Sealed, seal
 from store.ids import ChunkId, ObjectId, PackId, chunk_id
 from store.index import Place
-from store.objects import Kind
-from store.pack import ObjectHeader, PackTable, Sealed, seal
-from store.packs import pack_path
-from store.reader import ObjectReader
+from store.reading import chains
+from store.reading.chains import Kept
+from store.reading.packs import pack_path
+from store.reading.reader import ObjectReader
+from store.reading.retrieve import ChunkCopy, execute, gather
 from store.repository import Repository
-from store.retrieve import ChunkCopy, execute, gather
 from tests import packing
 from tests.arrays import chunk_of, depths, drifted, entries_of, noise, save
 

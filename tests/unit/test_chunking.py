@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import pytest
 
-from store.chunking import blob_cuts, grid_rows, tensor_cuts
+from store.format.chunking import blob_cuts, grid_rows, tensor_cuts
 from store.limits import KIB, MAX_CHUNK_BYTES, MIB
 
 

@@ -5,11 +5,11 @@ from collections.abc import Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.closure import is_readable, readable
+from store.format.objects import Kind
 from store.ids import ObjectId, PackId
 from store.index import Place
 from store.index.depths import with_bases
-from store.objects import Kind
+from store.reading.closure import is_readable, readable
 
 NAMES = [ObjectId(bytes([number]) * 32) for number in range(6)]
 BASES = st.none() | st.sampled_from(NAMES)

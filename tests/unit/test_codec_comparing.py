@@ -5,7 +5,7 @@ import pytest
 
 from store.codec import encode
 from store.codec.comparing import expected_bytes, sample
-from store.dtypes import Element
+from store.format.dtypes import Element
 
 WORDS = 1 << 18
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store.collector import collector_paused
+from store.upkeep.collector import collector_paused
 from tests.indexing import make
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from store.conditions import condition, moment_ns, number_of
 from store.errors import Incompatible
-from store.objects import Commit
+from store.format.objects import Commit
+from store.history.conditions import condition, moment_ns, number_of
 
 DAY_NS = 86_400 * 1_000_000_000
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from store.arenas import Arena
-from store.descriptors import Descriptor
+from store.disk.descriptors import Descriptor
+from store.saving.arenas import Arena
 
 
 def test_it_is_closed_once(tmp_path: Path) -> None:

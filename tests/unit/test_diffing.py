@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from moonclip.tensors import DTYPE_NAMES
-from store.absences import Absence, Why
-from store.diffing import CommitDiff, ItemDiff, Measures, diff, measuring, segments
-from store.diffing.values import value_changes
-from store.dtypes import dtype
-from store.entries import Piece, TensorEntry
+from store.comparing import CommitDiff, ItemDiff, Measures, diff, measuring, segments
+from store.comparing.values import value_changes
 from store.errors import Corrupt, Pruned
+from store.format.dtypes import dtype
+from store.format.entries import Piece, TensorEntry
+from store.format.numerals import numeral
+from store.format.values import Plain, Tagged
 from store.ids import CommitId
-from store.inputs import Input, ItemInput, StoredInput, TensorInput, ValueInput
 from store.limits import DIFF_CHILDREN_COUNT, DIFF_NUMBERS_COUNT, MAX_CHUNK_BYTES, MIB
-from store.numerals import numeral
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
-from store.values import Plain, Tagged
+from store.saving.inputs import Input, ItemInput, StoredInput, TensorInput, ValueInput
+from store.upkeep.absences import Absence, Why
 from tests.stores import commit, damage, history, item, noise, tensor
 
 TORCH = {name: dtype for dtype, name in DTYPE_NAMES.items()}

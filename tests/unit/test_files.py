@@ -1,4 +1,4 @@
-"""``store.files``: names, content, permissions."""
+"""``store.disk.files``: names, content, permissions."""
 
 import os
 import stat
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store.files import Files
+from store.disk.files import Files
 
 
 def open_file_count() -> int:

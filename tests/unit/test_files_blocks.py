@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import blocks
-from store.blocks import BlockWriter
-from store.disk import Disk
-from store.files import Files
+from store.disk import blocks
+from store.disk.blocks import BlockWriter
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.ids import Buffer
 from store.limits import PAGE_BYTES, WRITE_BLOCK_BYTES, WRITE_BLOCK_COUNT
 from tools.crash.faults import FaultyDisk, Killed

@@ -1,4 +1,4 @@
-"""``store.files`` on a disk that fails: the old content stays, nothing is left behind, nothing is claimed."""
+"""``store.disk.files`` on a disk that fails: the old content stays, nothing is left behind, nothing is claimed."""
 
 import errno
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import Disk
-from store.files import Files
+from store.disk.calls import Disk
+from store.disk.files import Files
 from tools.crash.faults import FaultyDisk, Killed
 
 OLD, NEW = b"old\n", b"x" * 1000

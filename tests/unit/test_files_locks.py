@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from store.disk.files import Files
 from store.errors import Busy
-from store.files import Files
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from store import pack
 from store.codec import Transform
-from store.disk import Disk
-from store.dtypes import Element
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.errors import Corrupt, MoonclipError
-from store.files import Files
+from store.format import pack
+from store.format.dtypes import Element
+from store.format.objects import Kind
+from store.format.pack import ObjectHeader, Sealed
 from store.fsck import Finding, fsck
 from store.ids import CommitId, PackId, chunk_id
-from store.objects import Kind
-from store.opening import rebuild_index
-from store.pack import ObjectHeader, Sealed
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
+from store.opening.indexes import rebuild_index
 from store.repository import Repository
 from tests import packing
 from tests.arrays import Array, Hiccuping, chunk_of, damage, depth, drifted, flip, noise, pack_file, read, save

@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from store import canonical, pack
-from store.absences import Absence, Why
 from store.codec import encode_blob
-from store.dtypes import Element
-from store.entries import Entry, Piece, TensorEntry, ValueEntry
+from store.disk.files import Files
 from store.errors import Busy
-from store.files import Files
+from store.format import canonical, pack
+from store.format.dtypes import Element
+from store.format.entries import Entry, Piece, TensorEntry, ValueEntry
+from store.format.objects import Commit, Kind, SubTree, TreeNode
+from store.format.pack import ObjectHeader, Sealed
 from store.fsck import Finding, Report, fsck
 from store.ids import CommitId, ObjectId, PackId, chunk_id, commit_id, tree_id
 from store.index import BrokenIndex
 from store.index.records import LAYOUT_KEY, PACK_NUMBER, SEQUENCE_KEY, delta_key, encode_place, encode_row, seal
 from store.index.transaction import COMMITS, DELTAS, LAYOUTS, NUMBERS, OBJECTS, PACKS, SEQUENCE, Transaction
-from store.leases import acquire_lease
-from store.objects import Commit, Kind, SubTree, TreeNode
-from store.pack import ObjectHeader, Sealed
-from store.packs import pack_path
-from store.publish import row_of
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
+from store.reading.packs import pack_path
 from store.repository import Repository
+from store.saving.leases import acquire_lease
+from store.saving.publish import row_of
+from store.upkeep.absences import Absence, Why
 from tests import indexing, packing
 from tests.arrays import chunk_of, damage, noise, pack_file, save
 from tests.mending import States, fill

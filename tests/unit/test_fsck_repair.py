@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from store import pack
+from store.disk.files import Files
 from store.errors import Corrupt
-from store.files import Files
+from store.format import pack
+from store.format.objects import Kind
 from store.fsck import Repair, Report, StoreSource, fsck, repair
 from store.ids import ObjectId
 from store.index import IndexWriter, LmdbIndex
-from store.leases import acquire_lease
-from store.objects import Kind
-from store.quarantine import quarantined
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
 from store.repository import Repository
+from store.saving.leases import acquire_lease
+from store.upkeep.quarantine import quarantined
 from tests import packing
 from tests.arrays import chunk_of, damage, flip, pack_file, read
 from tests.mending import States, copied, fill, harm, require_no_less, require_sound

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from store import pack
-from store.files import Files
+from store.disk.files import Files
+from store.format import pack
 from store.fsck import searching
 from store.fsck.searching import search
 from store.ids import ObjectId

@@ -9,18 +9,18 @@ import pytest
 from store.errors import Busy, Corrupt, Incompatible, NotFound, Pruned, ReadOnly
 from store.fsck import fsck
 from store.gc import Collected, collect
-from store.gclock import collecting
 from store.ids import CommitId
 from store.index import IndexWriter
 from store.index.transaction import OBJECTS, Transaction
-from store.leases import acquire_lease
 from store.limits import SAVE_CHAIN_DEPTH
-from store.opening import rebuild_index
-from store.packs import pack_path
-from store.prune import Pruner
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
+from store.opening.indexes import rebuild_index
+from store.reading.packs import pack_path
 from store.repository import Repository
-from store.retention import Keep
+from store.saving.leases import acquire_lease
+from store.upkeep.gclock import collecting
+from store.upkeep.prune import Pruner
+from store.upkeep.retention import Keep
 from tests.arrays import State, chunk_of, damage, depths, item, noise, read, require_whole, save
 from tests.collecting import content_of, expire_reflogs, forget_branch, line, pack_bytes
 from tests.packing import chunk, write
@@ -132,7 +132,7 @@ def test_pruned_commits_lose_what_they_hold_and_descendants_stay(repo: Repositor
 
 
 def test_items_that_were_pruned_go(repo: Repository) -> None:
-    from store.saving import SaveRequest
+    from store.saving.saver import SaveRequest
 
     states = [{"w": noise(step, 500)} for step in range(3)]
     commits = []

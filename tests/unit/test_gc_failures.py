@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import Disk
-from store.files import Files
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.fsck import fsck
 from store.gc import collect
 from store.repository import Repository

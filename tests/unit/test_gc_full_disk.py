@@ -9,9 +9,9 @@ import pytest
 from store.gc import collect
 from store.ids import CommitId
 from store.limits import BALLAST_BYTES, MIB
-from store.prune import Pruner
 from store.repository import Repository
-from store.retention import Keep
+from store.upkeep.prune import Pruner
+from store.upkeep.retention import Keep
 from tests.arrays import State, noise, read, require_whole, save
 from tests.collecting import forget_branch, pack_bytes
 from tests.mounting import small_file_system

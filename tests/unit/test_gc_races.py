@@ -13,10 +13,10 @@ from store.errors import Pruned
 from store.gc import collect, sweeping
 from store.gc.watching import Watch
 from store.ids import CommitId
-from store.leases import acquire_lease
-from store.opening import rebuild_index
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
+from store.opening.indexes import rebuild_index
 from store.repository import Repository
+from store.saving.leases import acquire_lease
 from tests.arrays import State, chunk_of, noise, read, require_whole, save
 from tests.collecting import expire_reflogs, forget_branch, line
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEntry
+from store.format.entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEntry
+from store.format.objects import SubTree, TreeNode
+from store.format.trees import build
 from store.gc.scanning import chunk_ids, subtree_ids
 from store.ids import ChunkId, ObjectId
 from store.limits import MAX_INLINE_BYTES
-from store.objects import SubTree, TreeNode
-from store.trees import build
 
 
 def ids(count: int, seed: object = 0) -> tuple[ChunkId, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.history import GraphRow, first_parents, graph, newest_first, reached_among
+from store.history.walks import GraphRow, first_parents, graph, newest_first, reached_among
 from store.ids import CommitId, ObjectId
 
 

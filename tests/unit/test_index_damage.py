@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import Disk
-from store.files import Files
-from store.generations import Generations
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.index import BrokenIndex, IndexWriter, LmdbIndex
 from store.index.metapages import HEAD_BYTES, meta_pages
 from store.index.transaction import COMMITS, NUMBERS, PACKS, SEQUENCE
 from store.index.treepages import Unsound, check_pages
+from store.opening.generations import Generations
 from tests.indexing import commit_id, data_of, entry, generations, make, object_id, pack_id, row, run
 
 NAMES = [f"o{number}" for number in range(600)]
@@ -389,7 +389,7 @@ def test_an_index_that_is_removed_goes_all_at_once(root: Path, monkeypatch: pyte
         (directory / "lock.mdb").unlink()
         found.append(names_of(index))
 
-    monkeypatch.setattr("store.generations.shutil.rmtree", remove_slowly)
+    monkeypatch.setattr("store.opening.generations.shutil.rmtree", remove_slowly)
     generations(root, fill).rebuild()
     assert found == [len(NAMES)]
     index.close()

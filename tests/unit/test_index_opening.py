@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from store import mounts
+from store.disk import mounts
+from store.disk.files import Files
+from store.disk.mounts import Mount, mount_of
 from store.errors import Incompatible, ReadOnly
-from store.files import Files
+from store.format.objects import Kind
 from store.fsck import fsck
 from store.index import BrokenIndex, LmdbIndex, MemoryIndex
 from store.index.transaction import COMMITS
 from store.layout import Layout
 from store.limits import MAX_CHAIN_DEPTH
-from store.mounts import Mount, mount_of
-from store.objects import Kind
-from store.opening import index_directory, rebuild_index
-from store.reindex import Digest, fill, place_all
+from store.opening.indexes import index_directory, rebuild_index
+from store.opening.reindex import Digest, fill, place_all
 from store.repository import Repository
 from tests.indexing import data_of, entry, make, object_id, pack_id, start
 from tests.mounting import make_read_only, small_file_system
@@ -355,7 +355,7 @@ def test_where_the_system_does_not_say() -> None:
 def test_a_network_file_system_is_noticed(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("store.opening.mount_of", lambda _: Mount("/lab", "nfs4", False))
+    monkeypatch.setattr("store.opening.indexes.mount_of", lambda _: Mount("/lab", "nfs4", False))
     with caplog.at_level(logging.WARNING), Repository.open(root) as repository:
         assert isinstance(repository.index, LmdbIndex)
     (record,) = caplog.records

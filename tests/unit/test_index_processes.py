@@ -437,7 +437,7 @@ def test_d16_a_rebuild_that_died_before_it_removed_the_old_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = make(tmp_path)
-    monkeypatch.setattr("store.generations.shutil.rmtree", lambda *_, **__: None)
+    monkeypatch.setattr("store.opening.generations.shutil.rmtree", lambda *_, **__: None)
     generations(tmp_path, lambda writer: writer.add_commit(row("rebuilt")) and None).rebuild()
     add(index, "new")
     assert names_in(index) == {"rebuilt", "new"}

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store.format.objects import Kind
 from store.ids import ObjectId
 from store.index.depths import resolve_depths
 from store.index.records import (
@@ -16,7 +17,6 @@ from store.index.records import (
     place_key,
 )
 from store.limits import MAX_CHAIN_DEPTH
-from store.objects import Kind
 from tests.indexing import commit_id, entry, object_id, pack_id
 
 sizes = st.integers(0, 2**32 - 1)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from store.format.pack import TableEntry
 from store.index import BrokenIndex, Copy, IndexWriter, LmdbIndex, Unremoved
 from store.index.depths import resolve_depths
 from store.index.transaction import LAYOUTS, OBJECTS
 from store.limits import MAX_CHAIN_DEPTH
-from store.pack import TableEntry
 from tests.indexing import data_of, entry, generations, make, object_id, pack_id
 
 NAMES = "abcde"

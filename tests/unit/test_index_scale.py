@@ -4,8 +4,8 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from store.disk import Disk
-from store.files import Files
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.ids import Buffer
 from store.index import IndexWriter
 from store.repository import Repository

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from store.bases import Bases
-from store.drafts import ChunkTask, draft, groups
-from store.entries import ContainerEntry, ValueEntry
 from store.errors import Incompatible
-from store.inputs import ContainerInput, Input, ItemInput, TensorInput, ValueInput
+from store.format.entries import ContainerEntry, ValueEntry
 from store.limits import GROUP_BYTES, GROUP_CHUNKS, MAX_CHUNK_BYTES, MAX_INLINE_BYTES, SAVE_CHAIN_DEPTH
 from store.repository import Repository
-from store.saving import Saved, SaveRequest
+from store.saving.bases import Bases
+from store.saving.drafts import ChunkTask, draft, groups
+from store.saving.inputs import ContainerInput, Input, ItemInput, TensorInput, ValueInput
+from store.saving.saver import Saved, SaveRequest
 from tests.arrays import (
     Array,
     State,

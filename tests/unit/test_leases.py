@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from store.disk.files import FileLock, Files
 from store.errors import Conflict, Corrupt
-from store.files import FileLock, Files
 from store.ids import CommitId, ObjectId, PackId
-from store.leases import LeaseRecord, acquire_lease, living_leases
+from store.saving.leases import LeaseRecord, acquire_lease, living_leases
 
 REPOSITORY = Path(__file__).parents[2]
 PACK, COMMIT = PackId(b"p" * 32), CommitId(ObjectId(b"c" * 32))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import Disk
-from store.files import FileLock, Files
+from store.disk.calls import Disk
+from store.disk.files import FileLock, Files
 from store.layout import Layout
-from store.leases import acquire_lease, lease_paths, living_leases
-from store.leftovers import remove_leftovers
 from store.repository import Repository
+from store.saving.leases import acquire_lease, lease_paths, living_leases
+from store.saving.leftovers import remove_leftovers
 from tests import packing
 from tests.arrays import noise, require_whole, save
 
@@ -138,7 +138,7 @@ class Refusing(Disk):
 
 
 def test_what_cannot_be_removed_stays_and_is_logged(layout: Layout, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "store.leftovers")
+    caplog.set_level(logging.INFO, "store.saving.leftovers")
     remove_leftovers(layout, Files(Refusing()))
     assert names(layout.packs) == {f"tmp-{GONE}-1", "tmp-mine", "notes"}
     assert "not yours" in caplog.text

@@ -10,20 +10,20 @@ import pytest
 import torch
 
 from moonclip.tensors import DTYPE_NAMES
-from store import history as lineage
-from store import merging
-from store.absences import Absence, Why
-from store.entries import TensorEntry, ValueEntry
+from store.comparing import merging
+from store.comparing.merging import Merge, merge
 from store.errors import Conflict, Corrupt, Incompatible, NotFound, Pruned, ReadOnly
+from store.format.entries import TensorEntry, ValueEntry
+from store.format.numerals import numeral
 from store.fsck import fsck
+from store.history import walks as lineage
 from store.ids import CommitId
-from store.inputs import ContainerInput, Input, ItemInput, MadeInput, TensorInput, ValueInput
 from store.limits import MAX_CHUNK_BYTES, MERGE_PROBLEMS_SHOWN, MIB
-from store.merging import Merge, merge
-from store.numerals import numeral
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
-from store.saving import SaveRequest
+from store.saving.inputs import ContainerInput, Input, ItemInput, MadeInput, TensorInput, ValueInput
+from store.saving.saver import SaveRequest
+from store.upkeep.absences import Absence, Why
 from tests.arrays import depths
 from tests.stores import commit, damage, history, noise, tensor
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from store import canonical
-from store.entries import ContainerEntry, Piece, TensorEntry, ValueEntry, check_name
 from store.errors import Corrupt, Incompatible
+from store.format import canonical
+from store.format.entries import ContainerEntry, Piece, TensorEntry, ValueEntry, check_name
+from store.format.objects import Commit, SubTree, TreeNode
+from store.format.values import encode as encode_value
 from store.ids import ChunkId, CommitId, ObjectId, TreeId, chunk_id
 from store.limits import MAX_NAME_BYTES
-from store.objects import Commit, SubTree, TreeNode
-from store.values import encode as encode_value
 
 CHUNK = chunk_id(b"chunk")
 TREE = TreeId(ObjectId(bytes(range(32))))

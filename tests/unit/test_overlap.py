@@ -19,9 +19,9 @@ from moonclip.capture.staging import Staging
 from moonclip.items import state_of
 from moonclip.state import flatten
 from store.errors import StateChanged
-from store.inputs import TensorInput, located
 from store.limits import HELD_COPY_BYTES
 from store.parallel import Threads
+from store.saving.inputs import TensorInput, located
 from tests.gating import GatedThreads
 
 WIDTH = 96

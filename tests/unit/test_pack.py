@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from xxhash import xxh3_128_digest
 
-from store import pack
 from store.codec import Transform
-from store.dtypes import Element
 from store.errors import Corrupt, Incompatible
+from store.format import pack
+from store.format.dtypes import Element
+from store.format.objects import Kind
+from store.format.pack import ObjectHeader, TableEntry
 from store.ids import ObjectId, chunk_id
 from store.limits import HELD_COPY_BYTES, MAX_CHUNK_BYTES, MAX_TREE_BYTES
-from store.objects import Kind
-from store.pack import ObjectHeader, TableEntry
-from store.packs import PackStore
+from store.reading.packs import PackStore
 from tests import packing
 
 RAW = b"some raw bytes, forty of them, or so....".ljust(40)

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from store import limits, packs
-from store.disk import Disk
+from store import limits
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.errors import Corrupt, NotFound
-from store.files import Files
 from store.ids import ObjectId, PackId, chunk_id
 from store.limits import WRITE_BLOCK_BYTES
-from store.packs import PackGone, PackStore, PackWriter, Unreadable, pack_path
-from store.packseries import PackSeries
+from store.reading import packs
+from store.reading.packs import PackGone, PackStore, PackWriter, Unreadable, pack_path
+from store.saving.packseries import PackSeries
 from tests import packing
 from tools.crash.faults import FaultyDisk
 

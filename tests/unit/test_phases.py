@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from store import phases
-from store.phases import Laps, Phases
 from store.repository import Repository
+from store.saving import phases
+from store.saving.phases import Laps, Phases
 from tests.arrays import drifted, noise, save
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from store.disk.files import Files
 from store.errors import Corrupt
-from store.files import Files
 from store.ids import CommitId, ObjectId
-from store.pins import Pin, Pins
+from store.upkeep.pins import Pin, Pins
 
 FIRST, SECOND = (CommitId(ObjectId(bytes([number]) * 32)) for number in (1, 2))
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from store.errors import Corrupt, Incompatible
 from store.ids import CommitId, ObjectId
-from store.reflog import ReflogLine, applied, decode_lines, encode_line, logged_ids, unapplied_bytes
+from store.naming.reflog import ReflogLine, applied, decode_lines, encode_line, logged_ids, unapplied_bytes
 
 A, B, C = (CommitId(ObjectId(bytes([value]) * 32)) for value in b"abc")
 

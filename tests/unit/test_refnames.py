@@ -2,7 +2,7 @@ import pytest
 
 from store.errors import Incompatible
 from store.limits import MAX_REF_NAME_BYTES
-from store.refnames import (
+from store.naming.refnames import (
     branch_name,
     describe,
     full_name,

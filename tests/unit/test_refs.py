@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import Disk
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.errors import Conflict, Corrupt, Incompatible
-from store.files import Files
 from store.ids import CommitId, ObjectId
-from store.refnames import branch_name
-from store.refs import NotDurable, RefStore
+from store.naming.refnames import branch_name
+from store.naming.refs import NotDurable, RefStore
 
 A, B, C = (CommitId(ObjectId(bytes([value]) * 32)) for value in b"abc")
 

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from store.files import Files
+from store.disk.files import Files
 from store.ids import CommitId, ObjectId
-from store.refs import RefStore
+from store.naming.refs import RefStore
 
 REPOSITORY = Path(__file__).parents[2]
 CONTENDERS, ROUNDS = 4, 40

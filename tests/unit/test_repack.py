@@ -8,15 +8,15 @@ from typing import Any, get_args
 
 import pytest
 
-from store.absences import Absence, Why
 from store.errors import Busy, Incompatible
-from store.gclock import collecting
 from store.ids import CommitId, ObjectId
 from store.index import Copy
 from store.limits import REPACK_CHAIN_DEPTH, SAVE_CHAIN_DEPTH
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
 from store.repack import Goal, repack
 from store.repository import Repository
+from store.upkeep.absences import Absence, Why
+from store.upkeep.gclock import collecting
 from tests.arrays import (
     State,
     chunk_of,

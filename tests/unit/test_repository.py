@@ -9,12 +9,12 @@ import pytest
 from store.errors import Conflict, Corrupt, Incompatible, NotFound, ReadOnly, StoreNotFound
 from store.fsck import fsck
 from store.ids import CommitId, ObjectId
-from store.inputs import ItemInput, ValueInput
-from store.leases import living_leases
-from store.opening import rebuild_index
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
+from store.opening.indexes import rebuild_index
 from store.repository import Repository
-from store.saving import SaveRequest
+from store.saving.inputs import ItemInput, ValueInput
+from store.saving.leases import living_leases
+from store.saving.saver import SaveRequest
 from tests.arrays import Array, chunk_of, drifted, item, noise, read, require_whole, save
 
 NOWHERE = CommitId(ObjectId(b"n" * 32))

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import Disk
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.errors import Corrupt, NotFound
-from store.files import Files
 from store.fsck import fsck
 from store.layout import Layout
-from store.leases import living_leases
-from store.opening import rebuild_index
-from store.packs import Unreadable
-from store.refs import NotDurable
+from store.naming.refs import NotDurable
+from store.opening.indexes import rebuild_index
+from store.reading.packs import Unreadable
 from store.repository import Repository
+from store.saving.leases import living_leases
 from tests import packing
 from tests.arrays import Array, Hiccuping, chunk_of, drifted, noise, pack_file, read, require_whole, save
 

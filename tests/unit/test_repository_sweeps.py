@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from store import packseries
-from store.bases import LastSave
 from store.errors import Busy
 from store.fsck import fsck
 from store.ids import ChunkId, ObjectId, TreeId
 from store.limits import SAVE_CHAIN_DEPTH, STORE_ATTEMPTS
 from store.repository import Repository
+from store.saving import packseries
+from store.saving.bases import LastSave
 from tests.arrays import Array, chunk_of, depth, drifted, entries_of, noise, read, require_whole, save
 
 STATE = {name: noise(name, 1000) for name in "abcdefgh"}

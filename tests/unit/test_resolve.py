@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from store.disk.files import Files
 from store.errors import Ambiguous, MoonclipError, NotFound
-from store.files import Files
 from store.ids import CommitId, ObjectId
-from store.reflog import ReflogLine
-from store.refnames import RefName
-from store.refs import RefStore
-from store.resolve import resolve
+from store.naming.reflog import ReflogLine
+from store.naming.refnames import RefName
+from store.naming.refs import RefStore
+from store.naming.resolve import resolve
 
 
 def commit_id(number: int) -> CommitId:

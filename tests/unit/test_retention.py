@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.errors import Incompatible
+from store.format.values import Plain
 from store.ids import CommitId, ObjectId
 from store.index import CommitRow
-from store.retention import Keep, dropped, kept, older
-from store.values import Plain
+from store.upkeep.retention import Keep, dropped, kept, older
 
 NOW_NS = 10**18
 HOUR_NS = 3600 * 10**9

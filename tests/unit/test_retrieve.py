@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from store.codec import encode
-from store.disk import Disk
-from store.dtypes import Element
-from store.entries import Piece, TensorEntry
+from store.disk.calls import Disk
+from store.disk.files import Files
 from store.errors import Corrupt, Incompatible, NotFound
-from store.files import Files
+from store.format.dtypes import Element
+from store.format.entries import Piece, TensorEntry
+from store.format.objects import Kind
+from store.format.pack import ObjectHeader, seal
 from store.ids import ChunkId, ObjectId, chunk_id
-from store.objects import Kind
-from store.pack import ObjectHeader, seal
+from store.reading.retrieve import ChunkCopy, gather, plan_rows, plan_span
 from store.repository import Repository
-from store.retrieve import ChunkCopy, gather, plan_rows, plan_span
 from tests import packing
 from tests.arrays import damage, drifted, entries_of, noise, read, save
 

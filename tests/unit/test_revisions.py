@@ -1,7 +1,7 @@
 import pytest
 
 from store.errors import Incompatible
-from store.revisions import AtStep, Back, Base, Logged, Move, Named, Parent, Revision, parse
+from store.naming.revisions import AtStep, Back, Base, Logged, Move, Named, Parent, Revision, parse
 
 READINGS: dict[str, tuple[Base, list[Move]]] = {
     "main": (Named("main"), []),

@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from store import pack as pack_format
 from store.codec import Transform
-from store.dtypes import Element
-from store.files import Files
+from store.disk.files import Files
+from store.format import pack as pack_format
+from store.format.dtypes import Element
+from store.format.objects import Kind
 from store.ids import ChunkId, CommitId, ObjectId, PackId, chunk_id
 from store.index import Copy, IndexWriter
-from store.leases import acquire_lease
 from store.limits import CHECKED_OPEN_PACKS
-from store.lookup import Lookup
-from store.objects import Kind
-from store.opening import memory_index
-from store.packs import pack_path
-from store.packseries import PackSeries
-from store.reader import ObjectReader
+from store.opening.indexes import memory_index
+from store.reading.lookup import Lookup
+from store.reading.packs import pack_path
+from store.reading.reader import ObjectReader
 from store.repository import Repository
-from store.retiring import retire_pack
-from store.rewriting import Rewriter
-from store.verifying import Verifier
+from store.saving.leases import acquire_lease
+from store.saving.packseries import PackSeries
+from store.upkeep.retiring import retire_pack
+from store.upkeep.rewriting import Rewriter
+from store.upkeep.verifying import Verifier
 from tests.arrays import State, chunk_of, damage, depth, drifted, noise, pack_file, read, require_whole, save
 from tests.packing import chunk, write
 
@@ -348,7 +348,7 @@ def test_whoever_watches_is_told_between_windows_of_what_is_written_and_of_what_
     old = repo.packs.pack_ids()
     size_bytes = sum(map(repo.packs.size_bytes, old))
     object_count = len(everything(repo))
-    monkeypatch.setattr("store.rewriting.REWRITE_WINDOW_BYTES", 1)
+    monkeypatch.setattr("store.upkeep.rewriting.REWRITE_WINDOW_BYTES", 1)
     told: list[int] = []
     Rewriter(repo, told.append).replace(old)
     assert sum(told) == size_bytes

@@ -8,11 +8,11 @@ import pytest
 from store.errors import Corrupt
 from store.gc import collect
 from store.ids import CommitId
-from store.leases import acquire_lease
 from store.limits import REFLOG_EXPIRY_NS
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
 from store.repository import Repository
-from store.roots import live_commits, read_roots
+from store.saving.leases import acquire_lease
+from store.upkeep.roots import live_commits, read_roots
 from tests.pruning import age_reflogs
 from tests.stores import commit
 

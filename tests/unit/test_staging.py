@@ -14,11 +14,11 @@ from moonclip.capture.copying import Copier, _stretches
 from moonclip.capture.staging import Staging
 from moonclip.entries import FlatState, FlatTensor
 from moonclip.state import flatten
-from store.arenas import Arena
 from store.errors import NoRoom
-from store.inputs import ItemInput, Span, TensorInput, located
 from store.limits import MIB, PAGE_BYTES, WORKER_BYTES
 from store.parallel import Threads
+from store.saving.arenas import Arena
+from store.saving.inputs import ItemInput, Span, TensorInput, located
 
 
 @pytest.fixture

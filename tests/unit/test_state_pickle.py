@@ -12,7 +12,7 @@ from moonclip.policy import Policy
 from moonclip.state import FlatValue, flatten, unflatten
 from moonclip.values import from_plain, to_plain
 from store.errors import Corrupt, Incompatible, Unsafe
-from store.values import Tagged
+from store.format.values import Tagged
 from tests.state_trip import trip
 
 

@@ -14,9 +14,9 @@ import torch
 from moonclip.policy import Policy
 from moonclip.state import flatten
 from moonclip.values import from_plain, to_plain
-from store import values
 from store.errors import Corrupt, Incompatible, Unsafe
-from store.values import Tagged
+from store.format import values
+from store.format.values import Tagged
 from tests.state_trip import loaded, stored
 
 

@@ -10,8 +10,8 @@ import torch
 
 from moonclip.rng import capture, restore
 from moonclip.values import from_plain
-from store import values
 from store.errors import Incompatible
+from store.format import values
 from tests.state_trip import trip
 
 

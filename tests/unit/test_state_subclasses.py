@@ -9,8 +9,8 @@ import torch
 from torch.utils import _pytree
 
 from moonclip.state import FlatContainer, flatten, unflatten
-from store import values
 from store.errors import Corrupt, Incompatible, Unsafe
+from store.format import values
 from tests.state_trip import loaded, stored, trip
 
 

@@ -13,7 +13,7 @@ import torch
 
 from moonclip.state import FlatContainer, FlatValue, flatten
 from moonclip.values import from_plain, to_plain
-from store import values
+from store.format import values
 from tests.state_trip import stored, trip
 
 

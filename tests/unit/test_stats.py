@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from store.errors import NotFound
-from store.inputs import ItemInput, ValueInput
-from store.refnames import branch_name
+from store.history.stats import Stats, collect
+from store.naming.refnames import branch_name
 from store.repository import Repository
-from store.saving import SaveRequest
-from store.stats import Stats, collect
+from store.saving.inputs import ItemInput, ValueInput
+from store.saving.saver import SaveRequest
 from tests.arrays import Array, chunk_of, drifted, noise, pack_file, save
 
 ZEROS = Array("float32", (5000,), bytes(20_000))

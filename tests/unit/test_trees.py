@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from store.entries import Entry, TensorEntry
 from store.errors import Corrupt, Incompatible, NotFound
+from store.format.entries import Entry, TensorEntry
+from store.format.objects import SubTree, TreeNode
+from store.format.trees import Tree, TreeObject, build
 from store.ids import TreeId
-from store.objects import SubTree, TreeNode
-from store.trees import Tree, TreeObject, build
 
 
 def many(count: int, **changed: bytes) -> dict[str, Entry]:

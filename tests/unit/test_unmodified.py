@@ -16,9 +16,9 @@ from moonclip.capture.staging import Staging
 from moonclip.items import state_of
 from moonclip.state import flatten
 from store.errors import StateChanged
-from store.inputs import TensorInput, UnchangedInput, located
 from store.limits import MIB
 from store.parallel import Threads
+from store.saving.inputs import TensorInput, UnchangedInput, located
 
 WIDTH = 96
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from store.repository import Repository
-from store.retention import Keep
+from store.upkeep.retention import Keep
 from store.worker import tidying
 from store.worker.collecting import Collector
 from store.worker.tidying import Tidier

@@ -14,13 +14,14 @@ from xxhash import xxh3_128_digest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from store import codec, pack, whole  # noqa: E402
+from store import codec
+from store.format import pack, whole  # noqa: E402
 from store.codec import Transform  # noqa: E402
-from store.dtypes import Element  # noqa: E402
+from store.format.dtypes import Element  # noqa: E402
 from store.ids import chunk_id, commit_id, tree_id  # noqa: E402
-from store.entries import TensorEntry
-from store.objects import Commit, Kind, TreeNode  # noqa: E402
-from store.pack import ObjectHeader, Sealed  # noqa: E402
+from store.format.entries import TensorEntry
+from store.format.objects import Commit, Kind, TreeNode  # noqa: E402
+from store.format.pack import ObjectHeader, Sealed  # noqa: E402
 from tests import packing  # noqa: E402
 
 FOLDER = Path(__file__).parent / "packs"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store import codec, kernels
-from store.dtypes import Element
+from store.format.dtypes import Element
 from store.errors import Corrupt, Incompatible
 from tests.vectors import plain_codec
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from store import codec, errors, pack, whole
-from store.files import Files
+from store import codec, errors
+from store.format import pack, whole
+from store.disk.files import Files
 from store.ids import ObjectId, PackId, chunk_id, commit_id, tree_id
-from store.objects import Commit, Kind, TreeNode
-from store.packs import PackStore
+from store.format.objects import Commit, Kind, TreeNode
+from store.reading.packs import PackStore
 from tests import packing
 from tools import decode_pack
 

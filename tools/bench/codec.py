@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from store import codec, kernels
-from store.chunking import tensor_cuts
-from store.dtypes import Element
+from store.format.chunking import tensor_cuts
+from store.format.dtypes import Element
 
 from .report import Bar, Bench
 from .workloads.recorded import load, spaced

@@ -16,9 +16,9 @@ from store.gc import collect
 from store.gc.marking import Marks
 from store.gc.survey import Survey
 from store.gc.watching import Watch
-from store.prune import Pruner
 from store.repository import Repository
-from store.retention import Keep
+from store.upkeep.prune import Pruner
+from store.upkeep.retention import Keep
 
 from .histories import OBJECT_COUNT, copy, history
 from .report import Bar, Bench

@@ -12,21 +12,21 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from store import trees
 from store.codec import encode_blob
-from store.disk import Disk
-from store.dtypes import Element
-from store.entries import Piece, TensorEntry
-from store.files import Files
+from store.disk.calls import Disk
+from store.disk.files import Files
+from store.format import trees
+from store.format.dtypes import Element
+from store.format.entries import Piece, TensorEntry
+from store.format.objects import Commit, Kind
+from store.format.pack import ObjectHeader, PackTable, seal
 from store.ids import ChunkId, CommitId, ObjectId, TreeId, chunk_id
 from store.index import IndexWriter
-from store.inputs import ItemInput, TensorInput
-from store.objects import Commit, Kind
-from store.pack import ObjectHeader, PackTable, seal
-from store.packs import PackWriter
-from store.publish import row_of
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
+from store.reading.packs import PackWriter
 from store.repository import DEFAULT_BRANCH, Repository
+from store.saving.inputs import ItemInput, TensorInput
+from store.saving.publish import row_of
 
 from .workloads import CACHE
 

@@ -16,10 +16,10 @@ from typing import Final, TypeVar
 
 from moonclip.descriptions import describe
 from moonclip.policy import SAFE
-from store.bases import LastSave
-from store.refnames import HEAD, branch_name
+from store.naming.refnames import HEAD, branch_name
 from store.repository import DEFAULT_BRANCH, Repository
-from store.saving import SaveRequest
+from store.saving.bases import LastSave
+from store.saving.saver import SaveRequest
 
 from .histories import OBJECT_COUNT, copy, history, state
 from .report import Bar, Bench

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from store.files import Files
+from store.disk.files import Files
 from store.repository import Repository
 
 from .operations import History, Operation, garble_index, prepare, put_index, remove_index, require_recovered

@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from store.disk import Disk
+from store.disk.calls import Disk
 from store.ids import Buffer
 
 

@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
+from store.disk.files import Files
 from store.errors import StoreNotFound
-from store.files import Files
 from store.gc import collect
 from store.ids import CommitId
-from store.leases import living_leases
-from store.logs import LogFiles
-from store.opening import rebuild_index
-from store.refnames import branch_name, tag_name
+from store.naming.logs import LogFiles
+from store.naming.refnames import branch_name, tag_name
+from store.opening.indexes import rebuild_index
 from store.repack import Goal, repack
 from store.repository import Repository
+from store.saving.leases import living_leases
 
 from .states import State, drifted, noise, read, require_whole, save
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from store.disk import Disk
+from store.disk.calls import Disk
 from store.ids import Buffer
 
 FileNumber = int

@@ -13,19 +13,19 @@ from pathlib import Path
 from random import Random
 from typing import Final, get_args
 
-from store.absences import WHOLE
-from store.bases import LastSave
 from store.errors import Busy, Conflict, Corrupt, NotFound
 from store.fsck import fsck
 from store.gc import collect
-from store.history import first_parents
+from store.history.walks import first_parents
 from store.ids import CommitId, short
-from store.prune import Drop, Pruner
-from store.refnames import branch_name, tag_name
+from store.naming.refnames import branch_name, tag_name
 from store.repack import Goal, repack
 from store.repository import Repository
-from store.retention import Keep
-from store.saving import SaveRequest
+from store.saving.bases import LastSave
+from store.saving.saver import SaveRequest
+from store.upkeep.absences import WHOLE
+from store.upkeep.prune import Drop, Pruner
+from store.upkeep.retention import Keep
 
 from .states import State, drifted, item, noise, read
 

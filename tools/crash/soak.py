@@ -23,11 +23,11 @@ from typing import NamedTuple
 import click
 
 import store.fsck.roots
-import store.roots
+import store.upkeep.roots
 from store.gc import collect
-from store.history import first_parents
+from store.history.walks import first_parents
 from store.ids import short
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
 
 from . import roles
@@ -71,7 +71,7 @@ def soak(root: Path, seconds: float, saves: int | None) -> tuple[Counter[str], l
     Returns:
         What was done how often, and all that went wrong.
     """
-    for module in (store.roots, store.fsck.roots):
+    for module in (store.upkeep.roots, store.fsck.roots):
         module.REFLOG_EXPIRY_NS = _EXPIRY_NS  # type: ignore[attr-defined]
     roles.begin(root)
     writing = [_Job(roles.write, root, number, saves) for number in range(_WRITERS)]

@@ -9,16 +9,16 @@ from zlib import crc32
 
 import numpy as np
 
-from store.bases import LastSave
-from store.chunking import tensor_cuts
-from store.dtypes import dtype
-from store.entries import TensorEntry
+from store.format.chunking import tensor_cuts
+from store.format.dtypes import dtype
+from store.format.entries import TensorEntry
 from store.fsck import fsck
 from store.ids import CommitId
-from store.inputs import ItemInput, TensorInput
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
-from store.saving import Saved, SaveRequest
+from store.saving.bases import LastSave
+from store.saving.inputs import ItemInput, TensorInput
+from store.saving.saver import Saved, SaveRequest
 
 ITEM = "model"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from store.files import Files
+from store.disk.files import Files
 from store.repository import Repository
 
 from .faults import FaultyDisk, Killed

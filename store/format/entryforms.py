@@ -1,0 +1,154 @@
+"""Leaves of trees, read by what their entries have in common.
+
+A model's entries differ in name, position and content. What else they say, their *form*, comes again and again: it is
+decoded and checked once, and afterwards recognised by its bytes. An expression finds the parts. It knows the canonical
+encoding only, and each part says where it ends, so that bytes of a known form around such parts are the canonical
+encoding of just that entry. Whatever it does not know is left to ``objects``.
+
+Spec: docs/format.md §4.2.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from ..errors import Corrupt
+from ..ids import ID_BYTES, ChunkId, ObjectId
+from . import canonical
+from .canonical import SHORTEST
+from .entries import ContainerEntry, Entry, Piece, TensorEntry, decode_entry, encode_entry
+
+_Make = Callable[[int, bytes | None], Entry]
+"""An entry of some form, from its position and either its chunks' ids as they are encoded or its inline bytes."""
+
+_KEPT: Final = 1024
+"""Layers have tensors of the same sizes."""
+
+_COUNT: Final = (
+    rb"(?:[\x00-\x17]|\x18[\x18-\xff]|\x19(?!\x00)[\x00-\xff]{2}|\x1a(?!\x00{2})[\x00-\xff]{4}"
+    rb"|\x1b(?!\x00{4})[\x00-\x7f][\x00-\xff]{7})"
+)
+"""An integer below 2⁶³, in as few bytes as hold it."""
+_COUNTS: Final = rb"[\x80-\x97]" + _COUNT + rb"*"
+_IDS: Final = rb"(?:\x58\x20[\x00-\xff]{32})+"
+_SCALAR: Final = rb"\x41[\x00-\xff]|\x42[\x00-\xff]{2}|\x44[\x00-\xff]{4}|\x48[\x00-\xff]{8}"
+_WORD: Final = rb"[\x60-\x77][A-Za-z0-9_]*"
+
+_BODY: Final = re.compile(
+    rb"\xa1(?:ftensor\xa4edtype(" + _WORD + rb")"
+    rb"(?:fpieces\x81\xa4fchunks([\x81-\x97])(" + _IDS + rb")"
+    rb"(dcuts[\x81-\x97](?:\x82" + _COUNT * 2 + rb")+goffsets" + _COUNTS + rb"esizes" + _COUNTS + rb")"
+    rb"|finline(" + _SCALAR + rb"))"
+    rb"hposition(" + _COUNT + rb")eshape(" + _COUNTS + rb")"
+    rb"|icontainer\xa3dinfo\xf6hposition(" + _COUNT + rb")dtype(" + _WORD + rb"))"
+)
+"""After the name: a tensor in one piece, a scalar, or a container of which nothing more is to be said."""
+
+_HEAD: Final = b"\xa1gentries"
+_PAIR: Final = 0x82
+_NAMELESS: Final = b"\x82\x60"
+_ENCODED_ID_BYTES: Final = 2 + ID_BYTES
+
+_known: dict[tuple[bytes | None, ...], _Make] = {}
+
+
+def read_leaf(data: bytes) -> tuple[tuple[str, Entry], ...] | None:
+    """Entries of a tree object that holds nothing else.
+
+    Args:
+        data: its encoding, untrusted.
+
+    Returns:
+        (name, entry) in the order of names; ``None`` if there is anything in it that takes a closer look.
+
+    Cost: 4 µs an entry, a quarter of the general way.
+    """
+    if not data.startswith(_HEAD):
+        return None
+    try:
+        return _entries(data)
+    except (Corrupt, UnicodeDecodeError, IndexError):  # the general way says what is wrong
+        return None
+
+
+def _entries(data: bytes) -> tuple[tuple[str, Entry], ...] | None:
+    entry_count, at = _argument(data, len(_HEAD), 0x80)
+    entries: list[tuple[str, Entry]] = []
+    last = None
+    for _ in range(entry_count):
+        if data[at] != _PAIR:
+            return None
+        name_bytes, at = _argument(data, at + 1, 0x60)
+        name = data[at : at + name_bytes]
+        found = _BODY.match(data, at + name_bytes)
+        if found is None or (last is not None and name <= last):
+            return None
+        dtype, head, ids, rest, inline, position, shape, container_position, container = found.groups()
+        form = (dtype, head, rest, inline and inline[:1], shape, container)
+        make = _known.get(form) or _met(form, found[0])
+        entries.append((name.decode(), make(_number(position or container_position), ids or inline)))
+        last, at = name, found.end()
+    return tuple(entries) if at == len(data) else None
+
+
+def _argument(data: bytes, at: int, major: int) -> tuple[int, int]:
+    """Length of text or of a list, and where it begins.
+
+    Raises:
+        Corrupt: something else, not in as few bytes as hold it, or more than 65,535.
+    """
+    short = data[at] - major
+    if 0 <= short < SHORTEST:
+        return short, at + 1
+    width = short - SHORTEST + 1
+    length = int.from_bytes(data[at + 1 : at + 1 + width])
+    if width not in (1, 2) or length < (SHORTEST, 256)[width - 1]:
+        raise Corrupt("a length that is not canonical")
+    return length, at + 1 + width
+
+
+def _number(encoded: bytes) -> int:
+    return int.from_bytes(encoded[1:]) if len(encoded) > 1 else encoded[0]
+
+
+def _met(form: tuple[bytes | None, ...], body: bytes) -> _Make:
+    """Learn a form from the first entry of it, which is decoded and checked in full.
+
+    Raises:
+        Corrupt: it is not well-formed.
+    """
+    try:
+        entry = decode_entry(canonical.parse(body, "entry"), "entry")
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        raise Corrupt(f"malformed entry ({error})") from error
+    if encode_entry("", entry) != _NAMELESS + body:
+        raise Corrupt("not the canonical encoding of its content")
+    make = _maker(entry)
+    if len(_known) >= _KEPT:
+        _known.clear()
+    _known[form] = make
+    return make
+
+
+def _maker(entry: Entry) -> _Make:
+    if isinstance(entry, ContainerEntry):
+        kind = entry.container
+        return lambda position, _: ContainerEntry(position, kind)
+    assert isinstance(entry, TensorEntry)
+    dtype, shape = entry.dtype, entry.shape
+    if entry.inline is not None:
+        return lambda position, inline: TensorEntry(position, dtype, shape, (), inline and inline[1:])
+    (piece,) = entry.pieces
+    offsets, sizes, cuts = piece.offsets, piece.sizes, piece.cuts
+
+    def make(position: int, ids: bytes | None) -> TensorEntry:
+        return TensorEntry(position, dtype, shape, (Piece(offsets, sizes, cuts, _ids_in(ids, len(cuts))),))
+
+    return make
+
+
+def _ids_in(encoded: bytes | None, count: int) -> tuple[ChunkId, ...]:
+    if encoded is None or len(encoded) != count * _ENCODED_ID_BYTES:
+        raise Corrupt("as many cuts as chunks expected")
+    starts = range(2, len(encoded), _ENCODED_ID_BYTES)
+    return tuple([ChunkId(ObjectId(encoded[start : start + ID_BYTES])) for start in starts])

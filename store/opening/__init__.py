@@ -1,0 +1,1 @@
+"""The index in use: which one it is, and how it is rebuilt."""

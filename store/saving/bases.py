@@ -1,0 +1,115 @@
+"""Where the bytes come from that a chunk is compared with and stored against.
+
+While a run saves, its last save still lies in memory: the chunk in the same place of it costs nothing to find or
+read. After a start, or for an item the last save did not hold, the parent commit's chunks answer instead.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+from ..errors import NotUnchanged
+from ..format.entries import Entry, TensorEntry
+from ..ids import ChunkId, CommitId, TreeId
+from ..reading.reader import ObjectReader
+from .inputs import UnchangedInput
+
+ItemEntries = Mapping[str, Mapping[str, Entry]]
+"""Item name → entry name → entry."""
+
+Buffers = Mapping[tuple[str, str], memoryview]
+"""(item name, entry name) → a tensor's raw bytes."""
+
+
+class Base(NamedTuple):  # one for each chunk of a save: made in a third of a dataclass's time
+    """A chunk that holds, or held, the same place of the same tensor.
+
+    Attributes:
+        id: what it was committed under.
+        in_memory: its bytes if they are at hand, valid until the owner of the last save reuses its buffers.
+        read: reads its bytes, from memory or from the store.
+    """
+
+    id: ChunkId
+    in_memory: memoryview | None
+    read: Callable[[], memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class LastSave:
+    """What was last committed from here.
+
+    Attributes:
+        entries: entries as they were committed.
+        buffers: raw bytes of their tensors, unaltered since.
+        ordinal: grows by one with each save from here; staggers where delta chains restart.
+        commit: its commit.
+        trees: all tree objects of that.
+    """
+
+    entries: ItemEntries
+    buffers: Buffers
+    ordinal: int
+    commit: CommitId | None = None
+    trees: frozenset[TreeId] = frozenset()
+
+
+class Bases:
+    """Finds the bases of a tensor's chunks by place.
+
+    Args:
+        reader: reads chunks that are in no buffer.
+        entries: entries of the last save, or of the parent commit.
+        buffers: raw bytes of those of them that are in memory.
+        last: entries of the last save alone.
+    """
+
+    def __init__(
+        self, reader: ObjectReader, entries: ItemEntries, buffers: Buffers, last: ItemEntries | None = None
+    ) -> None:
+        self._reader = reader
+        self._entries = entries
+        self._buffers = buffers
+        self._last = last or {}
+
+    def of_tensor(self, item: str, name: str, dtype: str) -> list[Base]:
+        """Bases for the chunks of a tensor, in order: none if there is no such tensor, or it has another dtype.
+
+        Their lengths may differ from the chunks' that are stored now.
+        """
+        entry = self._entries.get(item, {}).get(name)
+        if not isinstance(entry, TensorEntry) or entry.dtype != dtype:
+            return []
+        buffer = self._buffers.get((item, name))
+        if buffer is None:
+            return [self._stored(chunk) for chunk in entry.chunks]
+        if len(entry.cuts) == 1 and len(buffer) == entry.cuts[0]:  # most tensors there are
+            return [_in_memory(entry.chunks[0], buffer)]
+        stops = accumulate(entry.cuts)
+        return [
+            _in_memory(chunk, buffer[stop - cut : stop])
+            for chunk, cut, stop in zip(entry.chunks, entry.cuts, stops, strict=True)
+        ]
+
+    def unchanged(self, item: str, name: str, given: UnchangedInput) -> TensorEntry:
+        """The last save's entry of a tensor that is as it was then, at the place it has now.
+
+        Raises:
+            NotUnchanged: there is none, or it has another dtype or shape.
+        """
+        entry = self._last.get(item, {}).get(name)
+        if not isinstance(entry, TensorEntry) or (entry.dtype, entry.shape) != (given.dtype, given.shape):
+            raise NotUnchanged(
+                f"{item}::{name} is not as it was in the last save, or that is not stored any more; save it again",
+                item=item,
+                name=name,
+            )
+        return replace(entry, position=given.position)
+
+    def _stored(self, chunk: ChunkId) -> Base:
+        return Base(chunk, None, lambda: memoryview(self._reader.chunk(chunk)))
+
+
+def _in_memory(chunk: ChunkId, raw: memoryview) -> Base:
+    return Base(chunk, raw, lambda: raw)

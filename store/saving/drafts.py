@@ -1,0 +1,227 @@
+"""Planning a save: what each input becomes, and the chunks that have to be stored for it. Pure.
+
+A draft is an entry whose chunk ids are still to come: tasks fill them in, in any order, in any thread. All here are
+named tuples: there may be tens of thousands, and dataclasses take thrice the time to make and more of the garbage
+collector's.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
+from zlib import crc32
+
+from ..errors import Incompatible
+from ..format import values
+from ..format.chunking import blob_cuts, tensor_cuts
+from ..format.dtypes import Element, dtype
+from ..format.entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEntry
+from ..ids import ChunkId, ObjectId
+from ..limits import GROUP_BYTES, GROUP_CHUNKS, MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES
+from .bases import Base, Bases
+from .inputs import ContainerInput, Input, MadeInput, StoredInput, TensorInput, UnchangedInput, ValueInput
+
+
+class ChunkTask(NamedTuple):
+    """A chunk to store, and where its id goes.
+
+    Attributes:
+        raw: its bytes.
+        element: the words it is made of, or ``None`` for opaque bytes.
+        base: what it is compared with and stored against.
+        place: a number that stays the same for the same place of the same tensor from save to save.
+        ids: the draft's ids; the task sets ``ids[number]``.
+        number: which of the draft's chunks this is.
+    """
+
+    raw: memoryview
+    element: Element | None
+    base: Base | None
+    place: int
+    ids: list[ChunkId]
+    number: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the chunk."""
+        return len(self.raw)
+
+    def made(self) -> "ChunkTask":
+        """Itself: its bytes are there."""
+        return self
+
+
+class UnmadeTask(NamedTuple):
+    """A chunk whose bytes are made when its turn comes.
+
+    Attributes:
+        make: makes them.
+        size_bytes: their length.
+        task: all else.
+    """
+
+    make: Callable[[], memoryview]
+    size_bytes: int
+    task: ChunkTask
+
+    def made(self) -> ChunkTask:
+        """The chunk with its bytes. Raises whatever making them raises."""
+        return self.task._replace(raw=self.make())
+
+
+Task = ChunkTask | UnmadeTask
+
+
+class Draft(NamedTuple):
+    """An entry in the making.
+
+    Attributes:
+        given: the input.
+        inline: its bytes, if they sit in the tree.
+        cuts: bytes of each chunk, if it is cut.
+        tasks: one for each chunk.
+        ids: the chunks' ids, complete once all tasks ran.
+        kept: the entry, if it is the last save's or another commit's.
+    """
+
+    given: Input
+    inline: bytes | None = None
+    cuts: tuple[int, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    ids: Sequence[ChunkId] = ()
+    kept: Entry | None = None
+
+    def entry(self) -> Entry:
+        """The entry, once all tasks have run."""
+        given, chunks = self.given, tuple(self.ids)
+        if self.kept is not None:
+            return self.kept
+        assert not isinstance(given, StoredInput)
+        if isinstance(given, ContainerInput):
+            return ContainerEntry(given.position, given.container, given.info)
+        if isinstance(given, ValueInput):
+            return ValueEntry(given.position, inline=self.inline, cuts=self.cuts, chunks=chunks)
+        if self.inline is not None:
+            return TensorEntry(given.position, given.dtype, given.shape, inline=self.inline)
+        piece = Piece((0,) * len(given.shape), given.shape, self.cuts, chunks)
+        return TensorEntry(given.position, given.dtype, given.shape, pieces=(piece,))
+
+
+def groups(tasks: Iterable[Task]) -> list[list[Task]]:
+    """Put tasks together that are run one after another by one thread, in the order in which to begin them.
+
+    Small chunks share what a group costs once, its look-ups above all. The largest groups come first: the threads end
+    together when the last ones are small.
+    """
+    found: list[list[Task]] = []
+    room_bytes = 0
+    for task in tasks:
+        if room_bytes <= 0 or len(found[-1]) == GROUP_CHUNKS:
+            found.append([])
+            room_bytes = GROUP_BYTES
+        found[-1].append(task)
+        room_bytes -= task.size_bytes
+    return sorted(found, key=lambda group: sum(task.size_bytes for task in group), reverse=True)
+
+
+def draft(item: str, name: str, given: Input, bases: Bases) -> Draft:
+    """Plan how one input is stored.
+
+    Raises:
+        Incompatible: an unknown dtype, bytes that do not fit the shape, or a value that is not plain.
+        NotUnchanged: it is said to be as in the last save, and is not there.
+    """
+    if isinstance(given, TensorInput):
+        return _tensor_draft(item, name, given, bases)
+    if isinstance(given, UnchangedInput):
+        return Draft(given, kept=bases.unchanged(item, name, given))
+    if isinstance(given, StoredInput):
+        return Draft(given, kept=given.entry)
+    if isinstance(given, MadeInput):
+        return _made_draft(item, name, given, bases)
+    if isinstance(given, ValueInput):
+        return _value_draft(item, name, given)
+    return Draft(given)
+
+
+def _tensor_draft(item: str, name: str, given: TensorInput, bases: Bases) -> Draft:
+    assert isinstance(given.data, memoryview)
+    known = dtype(given.dtype)
+    cuts = tensor_cuts(given.shape, known.item_bytes)
+    if sum(cuts) != len(given.data):
+        raise Incompatible(
+            f"{item}::{name}: {len(given.data)} bytes given for {given.dtype} of shape {list(given.shape)},"
+            f" which takes {sum(cuts)}",
+            item=item,
+            name=name,
+        )
+    if len(given.data) <= MAX_INLINE_BYTES:
+        return Draft(given, inline=bytes(given.data))
+    found = bases.of_tensor(item, name, given.dtype)
+    return _cut(given, f"{item}/{name}", given.data, cuts, known.element, found)
+
+
+def _made_draft(item: str, name: str, given: MadeInput, bases: Bases) -> Draft:
+    known = dtype(given.dtype)
+    cuts = tensor_cuts(given.shape, known.item_bytes)
+    if sum(cuts) <= MAX_INLINE_BYTES:
+        return Draft(given, inline=bytes(given.make(0, sum(cuts))))
+    found = bases.of_tensor(item, name, given.dtype)
+    ids: list[ChunkId] = [_PENDING] * len(cuts)
+    first_place = _place(f"{item}/{name}")
+    tasks = tuple(
+        UnmadeTask(
+            make=partial(given.make, stop - cut, stop),
+            size_bytes=cut,
+            task=ChunkTask(
+                raw=_UNMADE,
+                element=known.element,
+                base=found[number] if number < len(found) else None,
+                place=first_place + number,
+                ids=ids,
+                number=number,
+            ),
+        )
+        for number, (cut, stop) in enumerate(zip(cuts, accumulate(cuts), strict=True))
+    )
+    return Draft(given, cuts=cuts, tasks=tasks, ids=ids)
+
+
+def _value_draft(item: str, name: str, given: ValueInput) -> Draft:
+    try:
+        encoded = values.encode(given.value)
+    except Incompatible as error:
+        raise Incompatible(f"{item}::{name}: {error}", item=item, name=name) from error
+    if len(encoded) <= MAX_INLINE_VALUE_BYTES:
+        return Draft(given, inline=encoded)
+    return _cut(given, f"{item}/{name}", memoryview(encoded), blob_cuts(encoded), None, [])
+
+
+def _cut(
+    given: Input, path: str, raw: memoryview, cuts: tuple[int, ...], element: Element | None, bases: Sequence[Base]
+) -> Draft:
+    ids: list[ChunkId] = [_PENDING] * len(cuts)
+    first_place = _place(path)
+    if len(cuts) == 1:  # most tensors there are
+        task = ChunkTask(raw, element, bases[0] if bases else None, first_place, ids, 0)
+        return Draft(given, cuts=cuts, tasks=(task,), ids=ids)
+    tasks = tuple(
+        ChunkTask(
+            raw=raw[stop - cut : stop],
+            element=element,
+            base=bases[number] if number < len(bases) else None,
+            place=first_place + number,
+            ids=ids,
+            number=number,
+        )
+        for number, (cut, stop) in enumerate(zip(cuts, accumulate(cuts), strict=True))
+    )
+    return Draft(given, cuts=cuts, tasks=tasks, ids=ids)
+
+
+def _place(path: str) -> int:
+    return crc32(path.encode("utf-8", "surrogatepass"))
+
+
+_PENDING = ChunkId(ObjectId(b""))
+_UNMADE = memoryview(b"")

@@ -1,0 +1,117 @@
+"""What a caller hands over to be stored.
+
+Named tuples throughout: a save of twenty thousand tensors is pickled for the worker while the trainer waits.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..format.entries import Entry
+from ..format.trees import Ties
+from ..format.values import Plain
+
+
+class Span(NamedTuple):
+    """A run of an arena's bytes: where a tensor lies that another process is to store."""
+
+    start: int
+    stop: int
+
+
+class TensorInput(NamedTuple):
+    """A tensor to store.
+
+    Attributes:
+        position: its place among its siblings.
+        dtype: dtype name, see ``store.format.dtypes``.
+        shape: its shape.
+        data: its bytes, little-endian, C order, a flat view of unsigned bytes; unaltered until the save is done. Or
+            where they lie in the save's arena: see :func:`located`.
+    """
+
+    position: int
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview | Span
+
+
+class UnchangedInput(NamedTuple):
+    """A tensor that is what it was in the last save from here: its chunks are taken from there, unseen.
+
+    A save that cannot do so (there is no such tensor, or a chunk of it is not stored any more) is refused with
+    ``NotUnchanged``; it then has to be asked for with its bytes.
+    """
+
+    position: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class MadeInput(NamedTuple):
+    """A tensor whose bytes are made while it is stored, a chunk at a time, so that it need not fit into memory.
+
+    Attributes:
+        position: its place among its siblings.
+        dtype: dtype name, see ``store.format.dtypes``.
+        shape: its shape.
+        make: gives the bytes from one offset to another; called in any thread, and again if a save has to be repeated.
+    """
+
+    position: int
+    dtype: str
+    shape: tuple[int, ...]
+    make: Callable[[int, int], memoryview]
+
+
+class StoredInput(NamedTuple):
+    """An entry of a commit of this store, taken over as it is. Nothing is read.
+
+    A save under whose feet its chunks are swept is refused with ``Busy``; keep the commit with ``SaveRequest.merged``.
+    """
+
+    entry: Entry
+
+
+class ValueInput(NamedTuple):
+    """A plain value to store, see ``store.format.values``."""
+
+    position: int
+    value: Plain
+
+
+class ContainerInput(NamedTuple):
+    """A container with tensors below it, see ``store.format.entries.ContainerEntry``."""
+
+    position: int
+    container: str
+    info: Plain = None
+
+
+Input = TensorInput | UnchangedInput | MadeInput | StoredInput | ValueInput | ContainerInput
+
+
+class ItemInput(NamedTuple):
+    """One named thing to store.
+
+    Attributes:
+        name: the item's name.
+        entries: entry name → input; ``""`` is the item itself.
+        ties: groups of names of one tensor.
+    """
+
+    name: str
+    entries: Mapping[str, Input]
+    ties: Ties = ()
+
+
+def located(items: Sequence[ItemInput], memory: memoryview) -> list[ItemInput]:
+    """The same with views of an arena's memory in place of spans. Copies nothing."""
+    return [
+        item._replace(entries={name: _located(given, memory) for name, given in item.entries.items()}) for item in items
+    ]
+
+
+def _located(given: Input, memory: memoryview) -> Input:
+    if isinstance(given, TensorInput) and isinstance(given.data, Span):
+        return TensorInput(given.position, given.dtype, given.shape, memory[given.data.start : given.data.stop])
+    return given

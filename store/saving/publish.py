@@ -1,0 +1,103 @@
+"""The order in which a save becomes a commit that people see.
+
+1. a lease is held from before the first pack exists until the ref is durable;
+2. packs are made durable under their names;
+3. one index transaction: everything the commit reaches is here; then places and commit are added;
+4. reflog line, then compare-and-swap of the ref file: the single commit point.
+
+A crash between any two steps leaves the old state, and packs that nothing refers to. docs/format.md §8 has the table.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from ..errors import Conflict, Corrupt
+from ..format.objects import Commit, TreeNode
+from ..format.pack import PackTable
+from ..ids import CommitId, PackId, TreeId, short
+from ..index import BasesMissing, CommitRow, IndexWriter
+from ..naming.refnames import branch_name
+from ..naming.refs import RefStore
+from ..reading.closure import missing_objects
+from ..reading.lookup import Index
+
+_KEPT_NAME_LENGTH = 40
+"""A branch's name may be as long as a name can be: what is put behind it must still fit, also in four-byte letters."""
+
+
+class HolesFound(Exception):
+    """Something the commit needs was swept since it was found stored. Internal: the save stores it again."""
+
+
+def add_to_index(
+    index: Index,
+    tables: Sequence[PackTable],
+    is_there: Callable[[PackId], bool],
+    commit: Commit,
+    load: Callable[[TreeId], TreeNode],
+    closed: Callable[[], Collection[TreeId]],
+) -> None:
+    """Step 3: add the packs' places and the commit, in one transaction, if the commit is closed.
+
+    Args:
+        index: the index.
+        tables: packs that hold the new objects.
+        is_there: whether a pack has its name; gc may just have taken away one with the same content.
+        commit: the commit; its object is in one of the packs.
+        load: reads a tree object.
+        closed: gives the trees of its parents that have to be whole. Asked within the transaction: one that is pruned
+            before may be swept already, one that is pruned after keeps its objects, as this commit has them by then.
+
+    Raises:
+        HolesFound: a tree, chunk or delta base is gone. Nothing was added.
+    """
+
+    def add(writer: IndexWriter) -> None:
+        try:
+            for table in tables:
+                if not is_there(table.id):
+                    raise HolesFound(f"pack {table.id.hex()} is gone")
+                writer.add_pack(table.id, table.entries)
+        except BasesMissing as error:
+            raise HolesFound(str(error)) from error
+        missing = missing_objects(commit.items.values(), load, writer.lacking, closed())
+        if missing:
+            raise HolesFound(f"{len(missing)} objects of the commit are gone")
+        writer.add_commit(row_of(commit))
+
+    index.write(add)
+
+
+def _keep(refs: RefStore, branch: str, commit: CommitId, message: str) -> str:
+    """Put a branch of its own on a commit; returns its short name."""
+    kept = f"{branch[:_KEPT_NAME_LENGTH]}+{short(commit)}"
+    try:
+        refs.update(branch_name(kept), None, commit, action="save", message=message)
+    except Conflict:  # what is above it is a branch by now: only a name without directories is free for sure
+        kept = kept.replace("/", "-")
+        refs.update(branch_name(kept), None, commit, action="save", message=message)
+    return kept
+
+
+def row_of(commit: Commit) -> CommitRow:
+    """What the index keeps of a commit; its sequence is given when it is added."""
+    return CommitRow(commit.id, commit.parents, commit.step, commit.time_ns, commit.branch, sequence=0)
+
+
+def move_branch(refs: RefStore, branch: str, expected: CommitId | None, commit: CommitId, message: str) -> None:
+    """Step 4: move the branch from ``expected`` to the commit.
+
+    Raises:
+        Conflict: the branch is elsewhere by now.
+        Corrupt: its file is damaged. In both cases the commit is kept on a branch of its own, which the error names.
+        NotDurable: it moved, but the disk failed to make that durable.
+        OSError: writing failed; the branch is where it was.
+    """
+    try:
+        refs.update(branch_name(branch), expected, commit, action="save", message=message)
+    except (Conflict, Corrupt) as error:
+        kept = _keep(refs, branch, commit, message)
+        raise type(error)(
+            f"branch {branch!r} cannot be moved to this commit: {error}. The commit is kept as branch {kept!r};"
+            f" look at `moonclip log --graph`, then continue from there or save again",
+            **{**error.details, "branch": branch, "kept": kept, "commit": commit.hex()},
+        ) from error
