@@ -49,6 +49,18 @@ class StoreNotFound(NotFound, FileNotFoundError):
     kind = "store-not-found"
 
 
+class SnapshotGone(NotFound):
+    """A snapshot is not in the making any more: it was published or given up, or its creator died. Begin another."""
+
+    kind = "snapshot-gone"
+
+
+class PartsMissing(NotFound):
+    """Ranks have not stored their part of a snapshot; ``details["ranks"]`` lists them. Finalize once they have."""
+
+    kind = "parts-missing"
+
+
 class Ambiguous(NotFound):
     """An id prefix names several commits; ``details["candidates"]`` lists them."""
 
@@ -85,6 +97,21 @@ class Busy(MoonclipError):
     kind = "busy"
 
 
+class PartsOutdated(Busy):
+    """What ranks counted on went away since they stored their parts. Have these ranks store theirs again, in full.
+
+    Attributes:
+        ranks: which, in order.
+    """
+
+    kind = "parts-outdated"
+
+    @property
+    def ranks(self) -> list[int]:
+        """Which, in order."""
+        return list(self.details["ranks"])
+
+
 class ReadOnly(MoonclipError, PermissionError):
     """The store cannot be written from here (permissions or a read-only file system)."""
 
@@ -109,6 +136,12 @@ class WorkerEnded(MoonclipError):
     kind = "worker-ended"
 
 
+class RankLost(MoonclipError):
+    """Another rank ended or did not answer for too long; ``details["failed_rank"]`` says which. Start the job again."""
+
+    kind = "rank-lost"
+
+
 class NotUnchanged(MoonclipError):
     """What was said to be as in the last save cannot be taken from there. Save it with its bytes."""
 
@@ -125,6 +158,42 @@ class NoRoom(MoonclipError, MemoryError):
     """A state does not fit into the memory that saves may take; nothing was copied. The message has the numbers."""
 
     kind = "no-room"
+
+
+class RemoteError(MoonclipError):
+    """A remote did not do what was asked of it; what is local is as it was. The message says which remote and what."""
+
+    kind = "remote"
+
+
+class RemoteUnavailable(RemoteError, ConnectionError):
+    """A remote cannot be reached, or fails; it was asked several times. Try again later."""
+
+    kind = "remote-unavailable"
+
+
+class RemoteDenied(RemoteError, PermissionError):
+    """Credentials are missing, wrong or expired, or do not allow this."""
+
+    kind = "remote-denied"
+
+
+class RemoteMissing(RemoteError, FileNotFoundError):
+    """The bucket or directory of a remote does not exist. Make it, or mend the URL."""
+
+    kind = "remote-missing"
+
+
+class RemoteUnsupported(RemoteError):
+    """A server does not do what is needed for this, or does something else instead."""
+
+    kind = "remote-unsupported"
+
+
+class PushFailed(RemoteError):
+    """A background push failed; ``__cause__`` is the original error, ``details["remote_step"]`` what the remote has."""
+
+    kind = "push-failed"
 
 
 @contextmanager

@@ -46,11 +46,26 @@ MAX_VALUE_NESTING: Final = 36
 MAX_NAME_BYTES: Final = 4096
 """*format* Longest tensor name (UTF-8 bytes)."""
 
+MIN_SCALE_EXPONENT: Final = -100
+MAX_SCALE_EXPONENT: Final = 1016
+"""*format* Least and largest exponent of the power of two that a cast to a float of one byte divides by. The least
+keeps its inverse finite in float32, and nobody misses what is below 2⁻¹⁰⁰; the largest brings any float64 within
+reach."""
+
+MIN_SCALED_ROW_ELEMENTS: Final = 64
+"""Least elements of a row that has a scale of its own: two bytes for each sit in the tree, 3 % of such a row."""
+
 MAX_PIECES: Final = 4096
 """*format* Most pieces of one tensor: bounds what a reader spends on checking that they tile it."""
 
 MAX_TREE_BYTES: Final = 64 * MIB
 """Largest raw tree or commit object a reader will allocate for."""
+
+MAX_TREE_NODES: Final = 2_500_000
+"""*format* Most items of CBOR in one tree: an empty list takes a byte there and 70 in memory. 8 TiB are 2 M chunks."""
+
+MAX_DIMENSIONS: Final = 1024
+"""*format* Most dimensions of a tensor, far more than any library has: multiplying a million would take hours."""
 
 # --- format: delta chains ---------------------------------------------------------------------------------------
 
@@ -303,3 +318,183 @@ LOOKUP_ATTEMPTS: Final = 3
 
 STORE_ATTEMPTS: Final = 3
 """How often a save stores its objects anew because gc swept something it had found stored."""
+
+# --- remotes ------------------------------------------------------------------------------------------------------
+
+MAX_KEY_BYTES: Final = 1000
+"""*format* Longest key of a remote, with its prefix: S3 allows 1,024 bytes."""
+
+IDX_VERSION: Final = 1
+"""*format* Version of the files beside a remote's packs."""
+
+REMOTE_THREADS: Final = 8
+"""Requests for small things that are under way at once: each takes some 30 ms, of which nothing is work here."""
+
+MAX_REMOTE_SETTING_BYTES: Final = 64 * KIB
+"""Longest ``format`` or ref of a remote that is read: they take a few hundred bytes."""
+
+MAX_REMOTE_REF_BYTES: Final = 256
+"""Longest ref of a remote that is read: they have 65 bytes, and whoever fetches remembers all of them."""
+
+MAX_REMOTE_REFS: Final = 50_000
+"""Most refs of a remote, of all stores together, and most stores with absence records: each takes a request."""
+
+MAX_IDX_OBJECTS: Final = 524_288
+"""Most objects of a remote's pack, eight times what a push puts into one: each takes half a kilobyte of memory."""
+
+MAX_REMOTE_RECORDS_BYTES: Final = 64 * MIB
+"""Longest ``absent/<store>`` or ``gc/condemned`` that is read: records of 500,000 commits or packs."""
+
+MAX_IDX_BYTES: Final = 160 * MIB
+"""Longest idx that is read: the table and the commits of the largest pack that a push makes."""
+
+PUSH_PACK_BYTES: Final = 64 * MIB
+"""A push starts another pack beyond this size: what a broken connection may cost, for two requests a pack."""
+
+PUSH_PACK_OBJECTS: Final = 65_536
+"""And beyond so many objects, whose table takes 6.5 MB."""
+
+PUSH_PACKS_AT_ONCE: Final = 2
+"""Packs that go out at once: while one ends, with three requests that each wait for the last, another keeps the line
+busy. They share the parts that are in memory."""
+
+PUSH_READ_BYTES: Final = 4 * MIB
+"""Read at once from a local pack while it is sent: a chunk, or many small objects that lie side by side."""
+
+PUSH_BOUNDARY_TIPS: Final = 64
+"""Tips of a remote, the newest, whose trees are looked through for what need not be sent, beside the parents of what is
+new: others seldom share what those do not."""
+
+PUSH_ATTEMPTS: Final = 4
+"""How often a push plans anew because what it was about to send changed, or what it relied on was condemned."""
+
+# --- storages of remotes -----------------------------------------------------------------------------------------
+
+REMOTE_ATTEMPTS: Final = 8
+"""How often a request is made that fails for a passing reason: with the pauses below it then took some 15 s."""
+
+REMOTE_PAUSE_SECONDS: Final = 0.1
+"""The pause before a request is made again, doubled each time and shortened at random, so that many do not meet."""
+
+REMOTE_MAX_PAUSE_SECONDS: Final = 20.0
+"""The longest of these pauses, unless the server asks for more."""
+
+REMOTE_RETRY_AFTER_SECONDS: Final = 60.0
+"""The longest pause that a server may ask for: it might ask for a year."""
+
+REMOTE_CONNECT_SECONDS: Final = 10.0
+"""How long a connection may take to be made."""
+
+REMOTE_READ_SECONDS: Final = 60.0
+"""How long a server may say nothing: completing a large upload takes some of them half a minute."""
+
+REMOTE_CONNECTIONS: Final = 32
+"""Connections that are kept open: as many as threads may transfer at once."""
+
+UPLOAD_PART_BYTES: Final = 8 * MIB
+"""An upload goes out in parts of this size, at least 5 MiB by S3's rules: what is sent anew if one of them fails."""
+
+UPLOAD_THREADS: Final = 8
+"""Parts of all uploads that go out at once: AWS gives each connection 85 MB/s. To a server on the same
+machine 4, 8 and 10 are alike."""
+
+UPLOAD_PARTS_HELD: Final = UPLOAD_THREADS + 2
+"""Parts that are in memory: those that go out, and two that are read meanwhile."""
+
+UPLOAD_ATTEMPTS: Final = 3
+"""How often an upload is begun anew, because the server forgot the one it had begun, or credentials expired."""
+
+DOWNLOAD_STEP_BYTES: Final = 256 * KIB
+"""A body is read so much at a time: it stays in a core's cache until it is copied to where it belongs."""
+
+DOWNLOAD_ATTEMPTS: Final = 64
+"""How often a body that is cut is asked for from there. What brings nothing is bounded by REMOTE_ATTEMPTS."""
+
+MAX_SKIPPED_BYTES: Final = 64 * MIB
+"""What is read and dropped of a server that sends a whole pack for a range of it."""
+
+MAX_ANSWER_BYTES: Final = 4 * MIB
+"""Longest listing or error of a server that is read: a thousand keys of the longest kind, and as much again in memory
+a few times over."""
+
+LIST_PAGES: Final = 10_000
+"""Most pages of a listing, a thousand keys each: a hostile server sends them for ever."""
+
+DELETE_KEYS: Final = 1000
+"""Keys that one request deletes: S3 takes no more."""
+
+PROBE_RACERS: Final = 8
+"""Writers that race for a key to see whether a server lets exactly one of them win."""
+
+PROBE_ROUNDS: Final = 3
+"""How often they race, to make the key and to replace it each: Swift lets one to seven of eight make a key."""
+
+VERSION_BY_CONTENT_BYTES: Final = 4 * KIB
+"""Files of a remote directory up to this size have a hash as their version: refs may change within a clock's tick."""
+
+FETCH_GAP_BYTES: Final = 64 * KIB
+"""Bytes that nobody wants and that are read all the same, so that one request does: less than it takes to ask twice."""
+
+FETCH_RUN_BYTES: Final = 8 * MIB
+"""Read with one request. S3 gives a connection about 85 MB/s: a tenth of a second, of which asking takes a third."""
+
+FETCH_WINDOW_BYTES: Final = 32 * MIB
+"""Stored bytes that are checked and written at a time, into a pack of their own. Twice as much is in memory, since the
+next window is read meanwhile: with 64 MiB a clone of a gigabyte took 340 MB, and no less time."""
+
+FETCH_KEPT_BYTES: Final = 16 * MIB
+"""Decoded bases that a fetch keeps. Most deltas of a window follow their base in it, and need none of these."""
+
+FETCH_WINDOW_OBJECTS: Final = 16_384
+"""Most objects of a window: what is killed in between has to be fetched again, however small it is."""
+
+FETCH_THREADS: Final = 8
+"""Requests for content that are under way at once: together they fill a line of 5 Gbit/s."""
+
+FETCH_ATTEMPTS: Final = 4
+"""How often a fetch looks again for what it lacks: other copies of damaged objects, packs that were replaced."""
+
+FETCH_COMMITS: Final = 64
+"""Commits that are entered in one transaction of the index, which looks for all that they need."""
+
+PUSH_BACKLOG: Final = 2
+"""Background pushes that may be due at once, the one under way among them, before the next save waits."""
+
+PUSH_STALL_SECONDS: Final = 10.0
+"""How long a save waits for a push that does not get on: in an outage saves go on, and requests are tried longer."""
+
+PUSH_TELL_SECONDS: Final = 1.0
+"""How often a push that gets on says so."""
+
+PUSH_YIELD_SECONDS: Final = 5.0
+"""How long a push makes way for a save: servers hang up on who is silent for some 20 s."""
+
+# --- gc and checks of remotes -------------------------------------------------------------------------------------
+
+REMOTE_GRACE_SECONDS: Final = 24 * 3600
+"""How long a remote's gc leaves what is new, and waits between condemning a pack and deleting it: no push takes a day
+from looking at the list of condemned packs to moving its ref."""
+
+REMOTE_GC_ATTEMPTS: Final = 5
+"""How often a remote's gc looks anew because refs or the list of condemned packs changed while it looked."""
+
+MAX_CONDEMNED_PACKS: Final = 200_000
+"""Most packs that are condemned at once, 100 bytes each: more wait for a later run."""
+
+MAX_REMOTE_KEYS: Final = 5_000_000
+"""Most keys of a remote: packs of 64 MiB would come to 150 TB. A hostile server lists them for ever."""
+
+CHECK_RUN_BYTES: Final = 8 * MIB
+"""What a full check of a remote reads at once, in each thread."""
+
+# --- ranks --------------------------------------------------------------------------------------------------------
+
+RANK_TIMEOUT_SECONDS: Final = 1800.0
+"""How long a rank waits for another: longer than any of them takes to store its part, shorter than a night. One that
+ended is noticed at once, by its connection."""
+
+RANK_ATTEMPTS: Final = 2
+"""How often ranks store their parts of one save: once more, in full, if what they counted on was swept meanwhile."""
+
+MAX_RANK_MESSAGE_BYTES: Final = 1024 * MIB
+"""Longest message between ranks: a million tensors' names and boxes take a tenth of it."""

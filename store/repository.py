@@ -12,7 +12,6 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,11 +20,6 @@ from uuid import uuid4
 from .disk.ballast import Ballast
 from .disk.files import Files
 from .errors import Conflict, Corrupt, NotFound, ReadOnly
-from .format import values
-from .format.entries import TensorEntry, ValueEntry
-from .format.objects import Commit
-from .format.trees import Tree
-from .format.values import Plain
 from .history import walks as history
 from .ids import CommitId, short
 from .index import CommitRow
@@ -34,27 +28,29 @@ from .naming.refnames import RefName, branch_name
 from .naming.refs import RefStore
 from .naming.resolve import resolve
 from .opening.indexes import open_index, rebuild_index
-from .parallel import Threads, default_thread_count
+from .parallel import default_thread_count
 from .reading.closure import missing_objects
+from .reading.contents import Contents
 from .reading.lookup import Index, Lookup
 from .reading.packs import PackStore
 from .reading.reader import ObjectReader
-from .reading.retrieve import execute, gather, plan_rows, plan_span, plan_value, plan_whole
 from .saving.leases import acquire_lease
 from .saving.leftovers import remove_leftovers
 from .saving.saver import Saved, Saver, SaveRequest
+from .saving.snapshots import Snapshot, create_snapshot
 from .upkeep.absences import Absences, expected_items
 from .upkeep.pins import Pin, Pins
 
 DEFAULT_BRANCH = "main"
 
 
-class Repository:
+class Repository(Contents):
     """An open store. Made by :meth:`init` or :meth:`open`; a context manager that closes it."""
 
     def __init__(
         self, layout: Layout, files: Files, packs: PackStore, refs: RefStore, index: Index, thread_count: int
     ) -> None:
+        super().__init__()
         self.layout = layout
         self.files = files
         self.packs = packs
@@ -236,93 +232,6 @@ class Repository:
                 objects=[object_id.hex() for object_id in missing],
             )
 
-    # --- reading ----------------------------------------------------------------------------------------------------
-
-    def commit(self, commit_id: CommitId) -> Commit:
-        """Read a commit.
-
-        Raises:
-            NotFound: no such commit.
-            Corrupt: no intact copy.
-        """
-        return self.reader.commit(commit_id)
-
-    def tree(self, commit: Commit, item: str) -> Tree:
-        """An item's tree; reads the root only.
-
-        Raises:
-            NotFound: the commit has no such item.
-            Pruned: it is absent, although it may not have been swept yet.
-            Corrupt: no intact copy.
-        """
-        if item not in commit.items:
-            names = ", ".join(sorted(commit.items)) or "none"
-            raise NotFound(f"no item {item!r} in commit {commit.id.hex()[:8]}; it has {names}", item=item)
-        self.absences.require(commit.id, item)
-        return Tree(self.reader.tree_node(commit.items[item]), self.reader.tree_node)
-
-    def read_value(self, entry: ValueEntry) -> Plain:
-        """Decode a value. Runs nothing that is stored.
-
-        Raises:
-            NotFound: a chunk is missing.
-            Corrupt: it is damaged.
-        """
-        if entry.inline is not None:
-            return values.decode(entry.inline)
-        encoded = bytearray(entry.size_bytes)
-        execute(self.reader, gather(plan_value(entry, memoryview(encoded))), self.threads, verify_hash=False)
-        return values.decode(bytes(encoded))
-
-    def read_tensor(self, entry: TensorEntry) -> bytearray:
-        """A tensor's bytes, little-endian, C order. Raises as :meth:`read_tensors` does."""
-        out = bytearray(entry.size_bytes)
-        self.read_tensors([(entry, memoryview(out))])
-        return out
-
-    def read_tensors(self, wanted: Iterable[tuple[TensorEntry, memoryview]], *, verify_hash: bool = False) -> None:
-        """Read whole tensors into memory, in parallel.
-
-        Args:
-            wanted: each tensor, and writable flat bytes of just its size.
-            verify_hash: also check every chunk's BLAKE3, not only the checksum of what is stored.
-
-        Raises:
-            Incompatible: memory of another size; nothing was read.
-            NotFound: a chunk is missing.
-            Corrupt: a chunk is damaged; targets may be partly written.
-        """
-        copies = [copy for entry, out in wanted for copy in plan_whole(entry, out)]
-        execute(self.reader, gather(copies), self.threads, verify_hash=verify_hash)
-
-    def read_rows(
-        self, entry: TensorEntry, start_row: int, stop_row: int, out: memoryview, *, verify_hash: bool = False
-    ) -> None:
-        """Read some rows along dim 0; only the chunks that hold them are touched. See :meth:`read_tensors`.
-
-        Raises:
-            Incompatible: rows outside the tensor, or ``out`` of another size than they take.
-            NotFound: a chunk is missing.
-            Corrupt: a chunk is damaged.
-        """
-        copies = plan_rows(entry, start_row, stop_row, out)
-        execute(self.reader, gather(copies), self.threads, verify_hash=verify_hash)
-
-    def read_spans(self, entry: TensorEntry, wanted: Iterable[tuple[int, memoryview]]) -> None:
-        """Read runs of a tensor's bytes in C order; only the chunks that hold them are touched, each once.
-
-        Args:
-            entry: the tensor.
-            wanted: the first byte of each run, and writable memory of its length.
-
-        Raises:
-            Incompatible: bytes outside the tensor.
-            NotFound: a chunk is missing.
-            Corrupt: a chunk is damaged.
-        """
-        copies = [copy for start, out in wanted for copy in plan_span(entry, start, out)]
-        execute(self.reader, gather(copies), self.threads, verify_hash=False)
-
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def save(self, request: SaveRequest) -> Saved:
@@ -340,12 +249,24 @@ class Repository:
         saver = Saver(self.files, self.layout, self.index, self.absences, self.refs, self.reader, self.threads)
         return saver.save(request)
 
-    # --- the rest ---------------------------------------------------------------------------------------------------
+    def create_snapshot(self, request: SaveRequest, world_size: int, *, ranks_remember: bool = False) -> Snapshot:
+        """Begin a save by several ranks; see ``store.saving.snapshots``.
 
-    @cached_property
-    def threads(self) -> Threads:
-        """Threads that encode and decode, started when first asked for."""
-        return Threads(self._thread_count)
+        Args:
+            request: where it is to be committed; it has no items, since these come from the ranks.
+            world_size: how many ranks there are.
+            ranks_remember: every rank will compare with its own last save; else they are told of the parent's content.
+
+        Raises:
+            Incompatible: something of the request cannot be stored, or there is no rank.
+            NotFound: there is no such parent.
+            ReadOnly: the store cannot be written from here.
+            OSError: writing failed.
+        """
+        self.require_writable()
+        return create_snapshot(self, request, world_size, ranks_remember=ranks_remember)
+
+    # --- the rest ---------------------------------------------------------------------------------------------------
 
     @property
     def read_only(self) -> bool:
@@ -369,6 +290,8 @@ class Repository:
     def close(self) -> None:
         """Close the index and all packs; again does nothing."""
         self._is_closed = True
+        if self._promises is not None:
+            self._promises.close()
         if "threads" in self.__dict__:
             self.threads.close()
         self.packs.close()

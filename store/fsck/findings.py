@@ -22,7 +22,8 @@ class Finding:
             - ``"copy"``: a copy of an object of which another one is whole;
             - ``"missing"``: an object that nothing holds, and no absence record permits to be missing;
             - ``"content"``: an object that is whole, but not what belongs there;
-            - ``"index"``, ``"ref"`` (reflogs and ``HEAD`` too), ``"pins"``, ``"absent"``, ``"lease"``: a file.
+            - ``"index"``, ``"ref"`` (reflogs and ``HEAD`` too), ``"pins"``, ``"absent"``, ``"lease"``: a file;
+            - ``"remote"``: a file of a remote that says how it is kept, or what is about to be deleted.
         message: what and where.
         object_id: the object it is about, if it is about one.
         affects: what cannot be read for it, as ``<commit> <item>::<name>``; the first few, then a count.

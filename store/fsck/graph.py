@@ -7,19 +7,18 @@ that (``store.format.entries``).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..errors import MoonclipError
 from ..format import values
 from ..format.dtypes import Element, dtype
 from ..format.entries import Entry, TensorEntry, ValueEntry
 from ..format.objects import Commit, Kind, SubTree, TreeNode
-from ..ids import ChunkId, CommitId, ObjectId, TreeId, short
+from ..ids import Buffer, ChunkId, CommitId, ObjectId, TreeId, short
 from ..limits import MAX_CHAIN_DEPTH
-from ..repository import Repository
-from ..upkeep.absences import Why, expected_items
+from ..upkeep.absences import Records, Why, expected_items
 from .findings import Report, Stock
 from .roots import Named
-from .shelf import Shelf
 
 _AFFECTED_SHOWN = 8
 
@@ -65,24 +64,40 @@ class Graph:
             report.find(kind, reason, object_id, _abridged(self.affected.get(object_id, [])))
 
 
-def walk(repository: Repository, roots: Named, stock: Stock, shelf: Shelf, *, full: bool) -> Graph:
+class Objects(Protocol):
+    """Gives whole objects by id, as ``store.fsck.shelf.Shelf`` does for a store; raises MoonclipError if it cannot."""
+
+    def commit(self, commit_id: CommitId) -> Commit:
+        """Read a commit."""
+        ...
+
+    def tree_node(self, tree: TreeId) -> TreeNode:
+        """Read a tree object."""
+        ...
+
+    def chunk(self, chunk: ChunkId) -> Buffer:
+        """Decode a chunk."""
+        ...
+
+
+def walk(absences: Records, roots: Named, stock: Stock, shelf: Objects, *, full: bool) -> Graph:
     """Walk from some commits.
 
     Args:
-        repository: the store; of it, what may be absent.
+        absences: what may be absent.
         roots: the commits, and who names them.
         stock: what the packs hold.
         shelf: reads it.
         full: also decode values that are kept in chunks.
     """
-    walking = _Walk(repository, stock, shelf, full=full)
+    walking = _Walk(absences, stock, shelf, full=full)
     walking.run(roots)
     return walking.graph
 
 
 class _Walk:
-    def __init__(self, repository: Repository, stock: Stock, shelf: Shelf, *, full: bool) -> None:
-        self._absences = repository.absences
+    def __init__(self, absences: Records, stock: Stock, shelf: Objects, *, full: bool) -> None:
+        self._absences = absences
         self._stock = stock
         self._shelf = shelf
         self._full = full
@@ -175,7 +190,7 @@ class _Walk:
     def _entry_problems(self, tree: TreeId, name: str, entry: Entry) -> Iterator[ObjectId]:
         if not isinstance(entry, TensorEntry | ValueEntry):
             return
-        need = Need(Kind.CHUNK, dtype(entry.dtype).element if isinstance(entry, TensorEntry) else Element.INT8)
+        need = Need(Kind.CHUNK, dtype(entry.stored_dtype).element if isinstance(entry, TensorEntry) else Element.INT8)
         is_here = True
         for chunk, cut in zip(entry.chunks, entry.cuts, strict=True):
             problem = self._problem(chunk, need, cut)

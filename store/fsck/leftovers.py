@@ -17,6 +17,7 @@ from ..reading.packs import pack_path
 from ..repository import Repository
 from ..saving.leases import lease_paths, living_leases
 from ..saving.leftovers import temporary_packs
+from ..saving.partfiles import snapshot_directories
 from ..upkeep.absences import Why
 from ..upkeep.quarantine import quarantined
 from .findings import Report, Stock
@@ -39,6 +40,9 @@ def note_leftovers(repository: Repository, contents: Contents | None, stock: Sto
     _note(report, "lease", "leases of writers that died, which go when the store is next opened", dead)
     lost = [path for lease, path in temporaries if lease.name not in names and files.exists(path)]
     _note(report, "pack", "unfinished packs of writers that died, which go when the store is next opened", lost)
+    parts = [each for each in snapshot_directories(root, files) if each.name not in names and files.exists(each)]
+    given_up = [path for each in parts for path in _below(each, depth=0)]
+    _note(report, "parts", "parts of snapshots whose creator died, which go when the store is next opened", given_up)
     halves = [path for path in _below(root, depth=4) if path.name.startswith(TEMPORARY_PREFIX)]
     _note(report, "temporary", "half-written files of writers that died; they are in nobody's way", halves)
     if contents is not None:

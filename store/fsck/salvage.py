@@ -58,7 +58,7 @@ def fetch(repository: Repository, seen: Survey, source: Source, packs: PackSerie
                 fetched.raw_bytes += len(raw)
                 if packs is not None:
                     packs.append(sealed)
-        graph = walk(repository, seen.roots, seen.stock, seen.shelf, full=False)
+        graph = walk(repository.absences, seen.roots, seen.stock, seen.shelf, full=False)
     return fetched, graph
 
 

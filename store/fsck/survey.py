@@ -51,7 +51,7 @@ def survey(repository: Repository, *, full: bool, progress: Progress | None = No
     roots = read_roots(repository, report)
     contents = read_index(repository, report)
     stock, shelf = check_packs(repository, report, full=full, progress=progress or _no_progress)
-    graph = walk(repository, roots, stock, shelf, full=full)
+    graph = walk(repository.absences, roots, stock, shelf, full=full)
     graph.tell(report)
     if contents is not None:
         check_index(repository, contents, stock, graph, report)

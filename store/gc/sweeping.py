@@ -49,7 +49,7 @@ def sweep(
     room: Room,
     advance: Callable[[int], None],
 ) -> Swept:
-    """Remove the places of everything that is not marked.
+    """Remove the places of everything that is not marked, but for what is in packs that living writers name.
 
     Args:
         repository: the store, whose ``gc.lock`` the caller holds.
@@ -91,6 +91,7 @@ def _within(
     watch: Watch, marks: Marks, batch: Sequence[Doomed], writer: IndexWriter
 ) -> tuple[list[Doomed], list[Doomed]]:
     marks.add_whole(watch.news())
-    going = [each for each in batch if each.copy.id not in marks.objects]
+    leased = watch.leased_packs()  # a fetch indexes what it got long before a commit needs it
+    going = [each for each in batch if each.copy.id not in marks.objects and each.copy.pack not in leased]
     refused = {each.copy for each in writer.remove_places([each.copy for each in going], spare_last=False)}
     return [each for each in going if each.copy not in refused], [each for each in going if each.copy in refused]

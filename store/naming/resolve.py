@@ -216,7 +216,8 @@ class _Resolver:
     def _unknown_name(self, name: str) -> NotFound:
         kind, _, wanted = name.partition("/") if is_full_name(name) else ("", "", name)
         known = {short_name(ref) for ref in self._refs.names() if ref.startswith(kind)}
-        near = [f"{kind}/{other}".lstrip("/") for other in difflib.get_close_matches(wanted, sorted(known))]
+        there = sorted(name for name in known if name.endswith(f"/{wanted}"))  # of a remote, as a rule
+        near = [f"{kind}/{other}".lstrip("/") for other in there or difflib.get_close_matches(wanted, sorted(known))]
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         noun = describe(RefName(name)) if kind else f"branch, tag or commit {name!r}"
         return self._not_found(f"no {noun}{hint}", near=near)

@@ -33,14 +33,16 @@ Chain = tuple[Link, ...]
 class Kept:
     """Decoded chunks that several chains have in common, so that each is decoded once. Thread-safe.
 
-    The least recently used make room for others beyond ``KEPT_CHUNKS_BYTES``; they are decoded again if need be.
+    The least recently used make room for others; they are decoded again if need be.
 
     Args:
         shared: ids of those that are worth keeping.
+        most_bytes: how much is kept; ``KEPT_CHUNKS_BYTES`` if ``None``.
     """
 
-    def __init__(self, shared: AbstractSet[ObjectId] = frozenset()) -> None:
+    def __init__(self, shared: AbstractSet[ObjectId] = frozenset(), most_bytes: int | None = None) -> None:
         self._shared = shared
+        self._most_bytes = KEPT_CHUNKS_BYTES if most_bytes is None else most_bytes
         self._lock = threading.Lock()
         self._decoded: OrderedDict[ObjectId, memoryview] = OrderedDict()
         self._kept_bytes = 0
@@ -65,7 +67,7 @@ class Kept:
             if object_id not in self._decoded:
                 self._decoded[object_id] = raw
                 self._kept_bytes += len(raw)
-            while self._kept_bytes > KEPT_CHUNKS_BYTES and len(self._decoded) > 1:
+            while self._kept_bytes > self._most_bytes and len(self._decoded) > 1:
                 self._kept_bytes -= len(self._decoded.popitem(last=False)[1])
 
 

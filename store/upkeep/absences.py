@@ -12,12 +12,12 @@ Spec: docs/format.md, section on absence records.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from ..disk.files import FileLock, Files, Fingerprint
@@ -128,8 +128,7 @@ class Absences:
 
     def reason(self, commit: CommitId, item: str | None = None) -> Absence | None:
         """The record that says that a commit lacks an item, or, if ``None``, all of them. Cost: as :meth:`of`."""
-        wanted = {WHOLE} if item is None else {WHOLE, _written(item)}
-        return next((record for record in self.records(commit) if record.item in wanted), None)
+        return first_for(self.records(commit), item)
 
     def all(self) -> Mapping[CommitId, tuple[Absence, ...]]:
         """All records, by commit."""
@@ -203,21 +202,37 @@ class Absences:
         with self._locked(exclusive=True):
             self._cut_torn()
             lines = self._lines()
-            kept = [line for line in lines if not _is_withdrawn(line, commit, gone)]
-            if kept != lines:
-                self._files.write_atomic(self._path, b"".join(kept))
+            self._put(lines, [line for line in lines if not _is_withdrawn(line, commit, gone)])
+
+    def replace(self, records: Mapping[CommitId, Iterable[Absence]]) -> None:
+        """Give commits other records than they have, all at once; none to take back what they have.
+
+        Raises:
+            OSError: those that they have stand.
+        """
+        with self._locked(exclusive=True):
+            self._cut_torn()
+            lines = self._lines()
+            decoded = {line: decode_record(line.rstrip(b"\n")) for line in lines}
+            kept = [line for line, record in decoded.items() if record is None or record.commit not in records]
+            self._put(lines, [*kept, *(encode_record(record) for given in records.values() for record in given)])
 
     # --- how --------------------------------------------------------------------------------------------------------
 
     def _append(self, records: Iterable[Absence]) -> None:
         known = self._current().records
         lines = [
-            _encoded(record)
+            encode_record(record)
             for record in dict.fromkeys(records)
             if not any(other.item in (record.item, WHOLE) for other in known.get(record.commit, ()))
         ]
         if lines:
             self._files.append_durable(self._path, b"".join(lines))
+
+    def _put(self, before: Sequence[bytes], lines: Sequence[bytes]) -> None:
+        """Put other lines in the place of those there are, if they differ."""
+        if lines != before:
+            self._files.write_atomic(self._path, b"".join(lines))
 
     def _locked(self, *, exclusive: bool) -> FileLock:
         return self._files.lock_exclusive(self._lock) if exclusive else self._files.lock_shared(self._lock)
@@ -260,7 +275,25 @@ class Absences:
             return _extended(_Read(None, 0, b"", {}, ()), stamp, handle.pread(0, handle.size))
 
 
-def expected_items(commit: Commit, absences: Absences, commit_id: CommitId | None = None) -> Mapping[str, TreeId]:
+def first_for(records: Iterable[Absence], item: str | None) -> Absence | None:
+    """Of one commit's records the first for an item, or, if ``None``, for all of them."""
+    wanted = {WHOLE} if item is None else {WHOLE, _written(item)}
+    return next((record for record in records if record.item in wanted), None)
+
+
+class Records(Protocol):
+    """Absence records, wherever they are from: a store's are :class:`Absences`."""
+
+    def records(self, commit: CommitId) -> tuple[Absence, ...]:
+        """The records of a commit."""
+        ...
+
+    def reason(self, commit: CommitId, item: str | None = None) -> Absence | None:
+        """The record that says that a commit lacks an item, or, if ``None``, all of them."""
+        ...
+
+
+def expected_items(commit: Commit, absences: Records, commit_id: CommitId | None = None) -> Mapping[str, TreeId]:
     """The items of a commit that must be whole, with their trees.
 
     Args:
@@ -289,7 +322,8 @@ def _absent(record: Absence, item: str | None) -> Pruned:
         message = f"the item {unquote(record.item)!r} of commit {commit} was pruned: its tensors are gone"
     else:
         message = f"the item {unquote(record.item)!r} of commit {commit} was not fetched"
-    origin = f"fetch it from {record.origin}, or " if record.origin else ""
+    command = f"`moonclip fetch {record.origin} --commit {commit}`"
+    origin = f"fetch it from {record.origin} with {command}, or " if record.origin else ""
     return Pruned(
         f"{message}; {origin}{others}",
         commit=record.commit.hex(),
@@ -305,7 +339,7 @@ def _absent(record: Absence, item: str | None) -> Pruned:
 
 def intact_lines(data: bytes) -> list[bytes]:
     """The lines of a file of records as they are stored, without those that are none."""
-    return [line + b"\n" for line in data.split(b"\n")[:-1] if _decoded(line) is not None]
+    return [line + b"\n" for line in data.split(b"\n")[:-1] if decode_record(line) is not None]
 
 
 def _written(item: str) -> str:
@@ -317,12 +351,14 @@ def _name(written: str) -> str:
     return written if written == _written(WHOLE) else unquote(written)
 
 
-def _encoded(record: Absence) -> bytes:
+def encode_record(record: Absence) -> bytes:
+    """The line of a record, with its newline."""
     origin = f" {quote(record.origin, safe=':/@')}" if record.origin else ""
     return f"{record.commit.hex()} {record.item} {record.why} {record.time_ns}{origin}\n".encode()
 
 
-def _decoded(line: bytes) -> Absence | None:
+def decode_record(line: bytes) -> Absence | None:
+    """The record that a line, without its newline, is; ``None`` if it is none."""
     match = _LINE.fullmatch(line.decode("ascii", "replace"))
     if match is None or (match[2] != WHOLE and _written(unquote(match[2])) != match[2]):
         return None
@@ -334,7 +370,7 @@ def _extended(read: _Read, stamp: Fingerprint, appended: bytes) -> _Read:
     *lines, torn = appended.split(b"\n")
     problems = list(read.problems)
     for line in lines:
-        record = _decoded(line)
+        record = decode_record(line)
         if record is None:
             problems.append(f"the file 'absent' has a damaged line, which permits nothing: {line[:100]!r}")
             _log.warning("%s", problems[-1])
@@ -348,5 +384,5 @@ def _extended(read: _Read, stamp: Fingerprint, appended: bytes) -> _Read:
 
 
 def _is_withdrawn(line: bytes, commit: CommitId, items: set[str] | None) -> bool:
-    record = _decoded(line.rstrip(b"\n"))
+    record = decode_record(line.rstrip(b"\n"))
     return record is not None and record.commit == commit and (items is None or record.item in items)

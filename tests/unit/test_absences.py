@@ -150,6 +150,21 @@ def test_records_are_withdrawn(tmp_path: Path) -> None:
     assert theirs.of(FIRST) == {WHOLE}
 
 
+def test_records_are_replaced_all_at_once_and_damaged_lines_are_kept(tmp_path: Path) -> None:
+    ours, other = Absences(tmp_path, Files()), Absences(tmp_path, Files())
+    ours.add([Absence.of(each, None, Why.SHALLOW, 5, "origin") for each in (FIRST, SECOND, THIRD)])
+    path = tmp_path / "absent"
+    path.write_bytes(path.read_bytes() + b"damaged\ntorn")
+    item = Absence.of(SECOND, "model", Why.PARTIAL, 6, "origin")
+    ours.replace({FIRST: [], SECOND: [item]})
+    for seen in (ours, other):
+        assert seen.records(FIRST) == ()
+        assert seen.records(SECOND) == (item,)
+        assert seen.reason(THIRD) is not None
+        assert len(seen.problems()) == 1
+    assert b"torn" not in path.read_bytes()
+
+
 def test_what_was_withdrawn_meanwhile_is_noticed_by_who_had_read_beyond_it(tmp_path: Path) -> None:
     """Lines are of one length, and the file may get its old inode and length back."""
     ours, theirs = absences(tmp_path), absences(tmp_path)

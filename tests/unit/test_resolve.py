@@ -123,6 +123,7 @@ FOUND = {
 
 MISSING = {
     "mian": "no branch, tag or commit 'mian'; did you mean 'main'?",
+    "lr3": "no branch, tag or commit 'lr3'; did you mean 'exp/lr3'?",
     "exp/lr4": "no branch, tag or commit 'exp/lr4'; did you mean 'exp/lr3'?",
     "branches/mian": "no branch 'mian'; did you mean 'branches/main'?",
     "tags/main": "no tag 'main'",

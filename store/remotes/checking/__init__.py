@@ -1,0 +1,1 @@
+"""Whether a remote is whole, and what of it nobody needs."""

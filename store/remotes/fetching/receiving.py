@@ -1,0 +1,242 @@
+"""Objects of a remote, put into packs of our own.
+
+Nothing is written that was not decoded and compared with the hash it is named by: what a remote says is not to be
+trusted, and a pack here is. Each window becomes a pack, which is indexed at once: whatever ends a fetch, what was
+indexed need not be fetched again. Until a commit needs it, the lease protects it from gc.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...batches import batches
+from ...codec import decode
+from ...errors import Corrupt, Incompatible, NotFound
+from ...format.objects import Commit, Kind, TreeNode
+from ...format.pack import OBJECT_HEADER_BYTES, ObjectHeader, PackTable, Sealed, TableEntry, unseal
+from ...ids import Buffer, ChunkId, ObjectId, PackId, chunk_id, commit_id, tree_id
+from ...index import BasesMissing
+from ...limits import FETCH_KEPT_BYTES, LEAF_MAX_BYTES, SWEEP_KEYS
+from ...reading.chains import Kept
+from ...reading.reader import decode_small
+from ...repository import Repository
+from ...saving.leases import Lease
+from ...saving.packseries import PackSeries
+from ..storages.storage import Storage
+from .incoming import Placed, RemoteCopy, Window
+from .readahead import Filled, read_windows
+
+_CHECKSUM_BYTES = 16
+
+
+@dataclass(slots=True)
+class Received:
+    """What was received.
+
+    Attributes:
+        object_count: objects, and
+        stored_bytes: what they take here.
+        failed: copies that are not what they should be or cannot be read, and why.
+    """
+
+    object_count: int = 0
+    stored_bytes: int = 0
+    failed: list[tuple[RemoteCopy, str]] = field(default_factory=list)
+
+
+class Receiver:
+    """Reads windows, checks what they hold, writes and indexes it. For one thread.
+
+    Args:
+        repository: the store.
+        lease: names the packs that are made. Held until something else needs what is in them.
+        url: of the remote, for messages.
+        shared: objects that others are stored against: kept for a while once they are decoded.
+    """
+
+    def __init__(self, repository: Repository, lease: Lease, url: str, shared: AbstractSet[ObjectId]) -> None:
+        self.received = Received()
+        self._repo = repository
+        self._lease = lease
+        self._url = url
+        self._kept = Kept(shared, FETCH_KEPT_BYTES)
+        self._scratch = threading.local()
+        self._large = threading.Lock()  # trees of 64 MiB, each in a thread, would take gigabytes
+
+    def receive(self, storage: Storage, windows: Sequence[Window], advance: Callable[[int], None]) -> Received:
+        """Receive windows, in order.
+
+        Args:
+            storage: where they are read.
+            windows: which.
+            advance: told of bytes that arrived, by any thread.
+
+        Raises:
+            RemoteError: the storage failed. What was indexed by then stays.
+            OSError: the disk failed; likewise.
+        """
+        with closing(read_windows(storage, windows, advance)) as filled:
+            for each in filled:
+                good = self._checked(each)
+                self.store(
+                    [good[placed.copy.entry.id] for placed in each.window.placed if placed.copy.entry.id in good]
+                )
+        return self.received
+
+    def store(self, objects: Sequence[Sealed]) -> None:
+        """Write objects, that were checked, and index them; bases come before what is stored against them.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        if not objects:
+            return
+        series = PackSeries(self._repo.files, self._repo.layout.packs, self._lease.name, self._lease.add_pack)
+        try:
+            for sealed in objects:
+                series.append(sealed)
+            tables = series.publish()
+        finally:
+            series.abandon()
+        for table in tables:
+            self._index(table)
+
+    # --- checking ---------------------------------------------------------------------------------------------------
+
+    def _checked(self, filled: Filled) -> dict[ObjectId, Sealed]:
+        """The objects of a window that are what they should be."""
+        first, above = _lines(filled.window.placed)
+        good: dict[ObjectId, Sealed] = {}
+        self._repo.threads.run(partial(self._check_line, filled, above, good), first)
+        return good
+
+    def _check_line(
+        self, filled: Filled, above: dict[ObjectId, list[Placed]], good: dict[ObjectId, Sealed], first: Placed
+    ) -> None:
+        """Check an object and what is stored against it, decoding each once. What is stored against a bad one waits."""
+        waiting: list[tuple[Placed, memoryview | None]] = [(first, None)]
+        while waiting:
+            placed, base = waiting.pop()
+            entry, following = placed.copy.entry, above.get(placed.copy.entry.id, ())
+            if base is None and entry.base is not None:
+                base = self._base(entry.base, entry.raw_bytes)
+                if base is None:
+                    continue
+            try:
+                stored = self._stored(filled, placed)
+                header, payload = self._unsealed(placed.copy, stored)
+                raw = self._decoded(placed.copy, header, payload, base, keeping=bool(following))
+            except (NotFound, Corrupt, Incompatible) as error:
+                self.received.failed.append((placed.copy, str(error)))
+                continue
+            good[entry.id] = Sealed(header, (stored,), entry.stored_bytes, entry.checksum)
+            waiting += [(each, raw) for each in following]
+
+    def _stored(self, filled: Filled, placed: Placed) -> memoryview:
+        run = filled.runs[placed.run]
+        if not isinstance(run, memoryview):
+            raise run
+        return run[placed.at : placed.at + placed.copy.entry.stored_bytes]
+
+    def _unsealed(self, copy: RemoteCopy, stored: memoryview) -> tuple[ObjectHeader, memoryview]:
+        what, entry = self._where(copy), copy.entry
+        header, payload = unseal(stored, what)
+        checksum = stored[OBJECT_HEADER_BYTES - _CHECKSUM_BYTES : OBJECT_HEADER_BYTES]
+        if header != entry.header or checksum != entry.checksum:
+            raise Corrupt(f"{what}: it differs from the pack's table", object=entry.id.hex())
+        return header, payload
+
+    def _decoded(
+        self, copy: RemoteCopy, header: ObjectHeader, payload: memoryview, base: memoryview | None, *, keeping: bool
+    ) -> memoryview | None:
+        """What an object decodes to, if it is ``keeping``; its hash was compared.
+
+        Raises:
+            Corrupt: it is not what it is named by.
+        """
+        raw: Buffer
+        if header.kind != Kind.CHUNK:
+            with self._large if header.raw_bytes > LEAF_MAX_BYTES else nullcontext():
+                raw = decode_small(header, payload)
+                found: ObjectId = tree_id(raw) if header.kind == Kind.TREE else commit_id(raw)
+                if found == header.id:  # a hash fits whatever somebody made up
+                    (TreeNode if header.kind == Kind.TREE else Commit).decode(raw, self._where(copy))
+        else:
+            is_kept = keeping or self._kept.wants(header.id)
+            raw = memoryview(bytearray(header.raw_bytes)) if is_kept else self._room(header.raw_bytes)
+            decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, raw)
+            found = chunk_id(raw)
+            if found == header.id and self._kept.wants(header.id):
+                self._kept.put(header.id, raw)
+        if found != header.id:
+            raise Corrupt(f"{self._where(copy)}: content does not match its id", object=header.id.hex())
+        return raw if isinstance(raw, memoryview) else None
+
+    def _base(self, object_id: ObjectId, raw_bytes: int) -> memoryview | None:
+        """A base that came before, or was here; ``None`` if it cannot be read, which is no fault of its delta."""
+        raw = self._kept.get(object_id)
+        if raw is None:
+            raw = memoryview(bytearray(raw_bytes))
+            try:
+                self._repo.reader.chunk_into(ChunkId(object_id), raw, kept=self._kept)
+            except (NotFound, Corrupt):
+                return None
+        return raw
+
+    def _room(self, size_bytes: int) -> memoryview:
+        """Memory of this thread that is used again for the next chunk."""
+        room: bytearray = getattr(self._scratch, "room", bytearray())
+        if len(room) < size_bytes:
+            room = self._scratch.room = bytearray(size_bytes)
+        return memoryview(room)[:size_bytes]
+
+    def _where(self, copy: RemoteCopy) -> str:
+        return f"{self._url}: pack {copy.pack.text} at offset {copy.entry.offset}: object {copy.entry.id.hex()}"
+
+    # --- indexing ---------------------------------------------------------------------------------------------------
+
+    def _index(self, table: PackTable) -> None:
+        for batch in batches(table.entries, SWEEP_KEYS):
+            added = self._add(table.id, batch)
+            self.received.object_count += len(added)
+            self.received.stored_bytes += sum(entry.stored_bytes for entry in added)
+
+    def _add(self, pack: PackId, entries: list[TableEntry]) -> list[TableEntry]:
+        """Add places; not of deltas whose base gc has swept meanwhile, which are fetched again."""
+        while True:
+            try:
+                self._repo.index.write(lambda writer: writer.add_pack(pack, entries))  # noqa: B023 - called at once
+            except BasesMissing as error:
+                lost = set(error.details["objects"])
+                entries = [entry for entry in entries if entry.id.hex() not in lost]
+            else:
+                return entries
+
+
+def _lines(placed: Sequence[Placed]) -> tuple[list[Placed], dict[ObjectId, list[Placed]]]:
+    """Objects of a window that are stored against none of it, and what is stored against each, most of it first.
+
+    Whoever goes through the latter from its end, and to the end of each branch before the next, has few bases waiting:
+    each waits beside branches no longer than half of what is behind it.
+
+    Args:
+        placed: objects, each behind its base.
+    """
+    own = {each.copy.entry.id for each in placed}
+    behind: Counter[ObjectId] = Counter()
+    above: dict[ObjectId, list[Placed]] = {}
+    first: list[Placed] = []
+    for each in reversed(placed):
+        entry = each.copy.entry
+        if entry.base is not None and entry.base in own:
+            behind[entry.base] += 1 + behind[entry.id]
+            above.setdefault(entry.base, []).append(each)
+        else:
+            first.append(each)
+    for following in above.values():
+        following.sort(key=lambda each: -behind[each.copy.entry.id])
+    return first[::-1], above
