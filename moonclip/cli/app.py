@@ -39,6 +39,12 @@ _MODULE_OF: Final = {
     "fsck": "fsck",
     "reindex": "reindex",
     "stats": "stats",
+    "remote": "remote",
+    "push": "push",
+    "fetch": "fetch",
+    "pull": "pull",
+    "clone": "clone",
+    "ls-remote": "lsremote",
 }
 
 
@@ -53,7 +59,9 @@ class Commands(click.Group):
         """The command of that name."""
         if cmd_name not in _MODULE_OF:
             return None
-        command: click.Command = getattr(import_module(f".{_MODULE_OF[cmd_name]}", __package__), cmd_name)
+        command: click.Command = getattr(
+            import_module(f".{_MODULE_OF[cmd_name]}", __package__), cmd_name.replace("-", "_")
+        )
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -1,17 +1,19 @@
 """``moonclip branch`` and ``moonclip switch``: lines of history."""
 
+from collections.abc import Sequence
+
 import click
 
 from store.errors import Conflict, NotFound
 from store.ids import CommitId, short
-from store.naming.refnames import BRANCHES, HEAD, RefName, branch_name, short_name
+from store.naming.refnames import BRANCHES, HEAD, REMOTES, branch_name, short_name
 from store.repository import Repository
 
 from .commits import summary
 from .location import open_store
 from .output import echo_json_list, json_option
 from .refs import complete_branch, complete_revision
-from .text import columns
+from .text import columns, printable
 
 
 @click.command()
@@ -19,25 +21,36 @@ from .text import columns
 @click.argument("revision", required=False, shell_complete=complete_revision)
 @click.option("-d", "--delete", is_flag=True, help="Delete the branch. Its commits stay while a reflog names them.")
 @click.option("-m", "--move", is_flag=True, help="Rename branch NAME to what is given in place of REVISION.")
+@click.option("-r", "--remotes", "only_remote", is_flag=True, help="List branches as remotes had them when last asked.")
+@click.option("-a", "--all", "every", is_flag=True, help="List both.")
 @json_option
 @click.pass_context
 def branch(
-    ctx: click.Context, name: str | None, revision: str | None, *, delete: bool, move: bool, as_json: bool
+    ctx: click.Context,
+    name: str | None,
+    revision: str | None,
+    *,
+    delete: bool,
+    move: bool,
+    only_remote: bool,
+    every: bool,
+    as_json: bool,
 ) -> None:
     """List, make, rename or delete branches.
 
     With NAME, makes the branch at REVISION, or at HEAD. `branch -m OLD NEW` renames one, `branch -m NEW` the current
     one; a script that saves on it under the old name makes that anew.
     """
-    if as_json and name is not None:
-        raise click.UsageError("--json is for the list of branches")
+    if (as_json or only_remote or every) and name is not None:
+        raise click.UsageError("--json, -r and -a are for the list of branches")
     if delete and (name is None or revision is not None or move):
         raise click.UsageError("-d takes the name of one branch")
     if move and name is None:
         raise click.UsageError("-m takes the new name of the current branch, or the old name of one and its new name")
     repo = open_store(ctx, writable=name is not None)
     if name is None:
-        _list(repo, as_json=as_json)
+        kinds = [kind for kind, is_asked in ((BRANCHES, not only_remote), (REMOTES, only_remote or every)) if is_asked]
+        _list(repo, kinds, as_json=as_json)
     elif delete:
         _delete(repo, name)
     elif move:
@@ -63,15 +76,20 @@ def switch(ctx: click.Context, name: str) -> None:
     click.echo(f"on branch {name}, at {short(commit)}")
 
 
-def _list(repo: Repository, *, as_json: bool) -> None:
-    current = repo.refs.head()
-    tips = {short_name(RefName(ref)): commit for ref, commit in repo.refs.list(f"{BRANCHES}/").items()}
+def _list(repo: Repository, kinds: Sequence[str], *, as_json: bool) -> None:
+    """Of several kinds, those that are not branches of the store's own are called by their full names, as in git."""
+    current = branch_name(repo.refs.head())
+    tips = {ref: commit for kind in kinds for ref, commit in repo.refs.list(f"{kind}/").items()}
+    named = {ref: ref if len(kinds) > 1 and not ref.startswith(f"{BRANCHES}/") else short_name(ref) for ref in tips}
     if as_json:
         echo_json_list(
-            {"name": name, "commit": commit.hex(), "current": name == current} for name, commit in tips.items()
+            {"name": named[ref], "commit": commit.hex(), "current": ref == current} for ref, commit in tips.items()
         )
         return
-    rows = [[f"{'*' if name == current else ' '} {name}", *_tip_cells(repo, commit)] for name, commit in tips.items()]
+    rows = [
+        [f"{'*' if ref == current else ' '} {printable(named[ref])}", *_tip_cells(repo, commit)]
+        for ref, commit in tips.items()
+    ]
     for line in columns(rows):
         click.echo(line)
 

@@ -10,7 +10,6 @@ from store.format.entries import ContainerEntry, Entry
 from store.format.objects import Commit
 from store.format.trees import Tree
 from store.repository import Repository
-from store.upkeep.absences import expected_items
 
 from ..selecting import is_called
 from ..stored import SEPARATOR, full_name
@@ -84,14 +83,15 @@ def find(repo: Repository, commit: Commit, text: str) -> Listed:
 
 def holds(repo: Repository, commit: Commit, text: str) -> bool:
     """Whether any entry is called so, as :func:`find` understands it."""
-    here = expected_items(commit, repo.absences)
-    return bool(_called({each: repo.tree(commit, each) for each in here}, text))
+    return bool(_called({each: repo.tree(commit, each) for each in repo.items(commit)}, text))
 
 
 def _here(repo: Repository, commit: Commit) -> Iterable[str]:
-    """Items that are here; raises Pruned if none of them is."""
-    repo.absences.require(commit.id)
-    return expected_items(commit, repo.absences)
+    """Items that can be read; raises Pruned if all of them are gone."""
+    items = repo.items(commit)
+    if not items:
+        repo.absences.require(commit.id)
+    return items
 
 
 def _called(trees: Mapping[str, Tree], text: str) -> list[Listed]:

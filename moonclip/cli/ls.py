@@ -32,7 +32,7 @@ def ls(ctx: click.Context, revision: str, patterns: tuple[str, ...], *, as_json:
         revision, patterns = HEAD, (revision, *patterns)
     repo = open_store(ctx)
     listed = entries_of(repo, repo.commit(repo.resolve(revision)), patterns)
-    sizes = Sizes(repo.reader)
+    sizes = Sizes(repo.reader, repo.is_awaited)
     if as_json:
         echo_json_list(entry_json(one, sizes) for one in listed)
         return
@@ -54,6 +54,7 @@ def entry_json(one: Listed, sizes: Sizes) -> dict[str, Any]:
         "item": one.item,
         "kind": "tensor" if is_tensor else "value",
         "dtype": entry.dtype if isinstance(entry, TensorEntry) else None,
+        "stored_dtype": entry.stored if isinstance(entry, TensorEntry) else None,
         "shape": list(entry.shape) if isinstance(entry, TensorEntry) else None,
         "raw_bytes": size_bytes_of(entry),
         "stored_bytes": stored.stored_bytes,
@@ -62,7 +63,12 @@ def entry_json(one: Listed, sizes: Sizes) -> dict[str, Any]:
     }
 
 
+def kind_of(entry: TensorEntry) -> str:
+    """A tensor's dtype, and the one that it was cast to, if it was: then it is not what was saved."""
+    return entry.dtype if entry.stored is None else f"{entry.dtype} as {entry.stored}"
+
+
 def _row(one: Listed, sizes: Sizes) -> list[str]:
     entry, stored = one.entry, sizes.of(one.entry)
-    kind, shape = (entry.dtype, str(list(entry.shape))) if isinstance(entry, TensorEntry) else ("value", "-")
+    kind, shape = (kind_of(entry), str(list(entry.shape))) if isinstance(entry, TensorEntry) else ("value", "-")
     return [kind, shape, size(size_bytes_of(entry)), size(stored.stored_bytes), stored.text, inline(one.full_name)]

@@ -63,6 +63,7 @@ def write(path: Path, repo: Repository, tensors: Mapping[str, TensorEntry], meta
     Cost: two windows of memory, however large the tensors are.
     """
     _check(tensors)
+    repo.bring(tensors.values())
     ordered = _ordered(tensors)
     files, temporary = Files(), path.with_name(f".{path.name}.{uuid4().hex}")
     blocks = files.open_blocks(temporary)

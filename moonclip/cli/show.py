@@ -11,13 +11,12 @@ from store.format.values import Plain
 from store.naming.refnames import HEAD
 from store.repository import Repository
 from store.sizes import Sizes, size_bytes_of
-from store.upkeep.absences import expected_items
 
 from .commits import Described, describe
 from .corners import look
 from .listing import Listed, find, holds
 from .location import open_store
-from .ls import entry_json
+from .ls import entry_json, kind_of
 from .output import echo_json, json_option
 from .plain import to_json, to_lines
 from .refs import complete_revision, read_names
@@ -42,7 +41,7 @@ def show(ctx: click.Context, revision: str, name: str | None, *, as_json: bool) 
     if name is not None and name in metadata and not holds(repo, described.commit, name):
         _show_metadata(name, metadata[name], as_json=as_json)
     elif name is not None:
-        _show_entry(repo, find(repo, described.commit, name), Sizes(repo.reader), as_json=as_json)
+        _show_entry(repo, find(repo, described.commit, name), Sizes(repo.reader, repo.is_awaited), as_json=as_json)
     elif as_json:
         echo_json(described.as_json() | {"items": _item_sizes(repo, described.commit)})
     else:
@@ -77,7 +76,7 @@ def _entry_lines(repo: Repository, one: Listed, sizes: Sizes) -> Iterator[str]:
         yield f"{name}  {printable(entry.container)}; see what is in it with `moonclip ls`"
         return
     stored = sizes.of(entry)
-    kind = f"{entry.dtype} {list(entry.shape)}" if isinstance(entry, TensorEntry) else "value"
+    kind = f"{kind_of(entry)} {list(entry.shape)}" if isinstance(entry, TensorEntry) else "value"
     yield f"{name}  {kind}  {size(size_bytes_of(entry))}, stored in {size(stored.stored_bytes)} ({stored.text})"
     yield ""
     yield from look(repo, entry) if isinstance(entry, TensorEntry) else to_lines(repo.read_value(entry))
@@ -92,7 +91,8 @@ def _commit_lines(repo: Repository, described: Described) -> Iterator[str]:
 
 
 def _item_row(item: dict[str, Any]) -> list[str]:
-    holds = f"{counted(item['tensors'], 'tensor')}, {counted(item['values'], 'value')}"
+    lossy = f" ({item['lossy_tensors']} stored with loss)" if item["lossy_tensors"] else ""
+    holds = f"{counted(item['tensors'], 'tensor')}{lossy}, {counted(item['values'], 'value')}"
     return [
         inline(item["name"]),
         holds,
@@ -102,15 +102,16 @@ def _item_row(item: dict[str, Any]) -> list[str]:
 
 
 def _item_sizes(repo: Repository, commit: Commit) -> list[dict[str, Any]]:
-    """Name, counts and sizes of each item that is here."""
-    sizes = Sizes(repo.reader)
+    """Name, counts and sizes of each item that can be read."""
+    sizes = Sizes(repo.reader, repo.is_awaited)
     items = []
-    for item in expected_items(commit, repo.absences):
+    for item in repo.items(commit):
         entries = [entry for _, entry in repo.tree(commit, item)]
         items.append(
             {
                 "name": item,
                 "tensors": sum(isinstance(entry, TensorEntry) for entry in entries),
+                "lossy_tensors": sum(isinstance(entry, TensorEntry) and entry.stored is not None for entry in entries),
                 "values": sum(isinstance(entry, ValueEntry) for entry in entries),
                 "raw_bytes": sum(map(size_bytes_of, entries)),
                 "stored_bytes": sizes.total_bytes(entries),

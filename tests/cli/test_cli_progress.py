@@ -35,3 +35,18 @@ def test_what_is_shown(monkeypatch: pytest.MonkeyPatch, in_bytes: bool, shown: s
     assert "comparing" not in terminal.getvalue()
     assert "rewriting" in terminal.getvalue()
     assert shown in terminal.getvalue()
+
+
+def test_the_rate_is_in_the_units_of_the_bytes() -> None:
+    from rich.progress import Progress
+
+    from moonclip.cli.rates import RateColumn
+
+    now = 0.0
+    bars = Progress(RateColumn(), get_time=lambda: now)
+    bars.add_task("uploading", total=10 << 20)
+    (task,) = bars.tasks
+    assert RateColumn().render(task).plain == ""
+    for now in (1.0, 2.0):  # noqa: B007 - the clock that the bar reads
+        bars.update(task.id, advance=3 << 20)
+    assert RateColumn().render(task).plain == "3.00 MiB/s"

@@ -41,6 +41,18 @@ def test_all_is_repaired_from_another_copy(run: Run, output: Out, past: History,
     assert "1 damaged files in quarantine" in output("fsck")
 
 
+def test_all_is_repaired_from_a_remote(run: Run, output: Out, past: History, tmp_path: Path) -> None:
+    (tmp_path / "away").mkdir()
+    output("remote", "add", "origin", tmp_path / "away")
+    output("push", "--all", "--tags")
+    damage(past.root, "fc.weight", "best")
+    assert run("fsck", "--repair").exit_code == 4
+    result = run("fsck", "--repair", "--from", "origin")
+    assert (result.exit_code, result.stderr) == (3, "")
+    assert any(line.startswith("repaired: 1 lost objects") for line in result.stdout.splitlines())
+    assert "\nclean: 6 commits" in output("fsck", "--full")
+
+
 def test_what_remains_is_told_with_the_way_on(run: Run, past: History) -> None:
     damage(past.root, "fc.weight", "main")
     result = run("fsck", "--repair")

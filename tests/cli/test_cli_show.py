@@ -98,6 +98,7 @@ def test_tensor_for_programs(document: Document, past: History) -> None:
         "item": "model",
         "kind": "tensor",
         "dtype": "float32",
+        "stored_dtype": None,
         "shape": [64, 8],
         "raw_bytes": 2048,
         "encodings": {"raw": 1},
