@@ -22,11 +22,15 @@ from ..saving.arenas import Arena
 from .committing import Committer
 from .messages import Order, Outcome
 from .process import WorkerProcess
+from .pushes import Pushes
 
 _log = logging.getLogger("store")
 
 _LOOK_SECONDS: Final = 0.5
 """How often an idle worker is heard: what it logs, and whether it is there."""
+
+_PUSH_LOOK_SECONDS: Final = 0.05
+"""The same while it pushes: somebody may wait for that."""
 
 
 class Job(Protocol):
@@ -48,13 +52,15 @@ class Client:
 
     Args:
         repo: the store, as it is opened here.
+        pushes: pushes of what is saved; ``None`` if there are none.
 
     Raises:
         RuntimeError: there is no thread to be had.
     """
 
-    def __init__(self, repo: Repository) -> None:
+    def __init__(self, repo: Repository, pushes: Pushes | None = None) -> None:
         self._pid = os.getpid()
+        self._pushes = pushes
         self._repo = repo
         self._here = Committer(repo)
         self._pending: deque[Job] = deque()  # the first of them is the one under way
@@ -101,6 +107,7 @@ class Client:
         if self._is_drained or self._failed_starts >= WORKER_STARTS:
             job.settle(self._made_here(job))
             self._here.tidier.prune()
+            self._push_here()
             return
         if self._after is not None and not self.is_current:  # a save that was asked for in time may be made anew
             raise MoonclipError("no save can be handed over any more: the worker was told to end")
@@ -157,6 +164,8 @@ class Client:
         try:
             if self._worker is not None:
                 self._worker.close()
+            if self._pushes is not None:
+                self._pushes.finish()
         finally:
             self._after()
 
@@ -165,9 +174,14 @@ class Client:
         is_woken = False
         while not is_woken:
             with suppress(Empty):
-                self._wakings.get(timeout=_LOOK_SECONDS if self._worker is not None else None)
+                self._wakings.get(timeout=self._look_seconds())
                 is_woken = True
             self._hear_worker()
+
+    def _look_seconds(self) -> float | None:
+        if self._worker is None:
+            return None
+        return _PUSH_LOOK_SECONDS if self._pushes is not None and self._pushes.is_under_way else _LOOK_SECONDS
 
     def _hear_worker(self) -> None:
         """What an idle worker has to say. One that has ended costs no save: the next one starts another."""
@@ -187,6 +201,7 @@ class Client:
         try:
             job.settle(self._made(job))
             self._here.tidier.prune()  # of what the worker makes, it does so itself
+            self._push_here()  # likewise
         except BaseException:  # noqa: BLE001 - a callback may exit or interrupt; the next save needs this thread
             _log.exception("a callback of a save's Future ended with an error")
         finally:
@@ -197,10 +212,13 @@ class Client:
 
     def _made(self, job: Job) -> Outcome:
         try:
-            order, arena = job.order()
-            return self._made_by_worker(order, arena) or self._here.commit(order, arena.memory)
+            order, arena = self._order_of(job)
+            by_worker = self._made_by_worker(order, arena)
+            outcome = by_worker or self._here.commit(order, arena.memory)
         except BaseException as error:  # noqa: BLE001 - whatever ends a save belongs to its Future; the thread lives on
             return Outcome(error=error)
+        self._note(order, outcome, by_worker=by_worker is not None)
+        return outcome
 
     def _made_by_worker(self, order: Order, arena: Arena) -> Outcome | None:
         """What a worker made of it; ``None`` if none has started."""
@@ -216,17 +234,38 @@ class Client:
     def _made_here(self, job: Job) -> Outcome:
         """In the caller's thread, which an interrupt may reach."""
         try:
-            order, arena = job.order()
-            return self._here.commit(order, arena.memory)
+            order, arena = self._order_of(job)
+            outcome = self._here.commit(order, arena.memory)
         except BaseException as error:
             job.settle(Outcome(error=error))
             raise
+        self._note(order, outcome, by_worker=False)
+        return outcome
+
+    # --- pushes -----------------------------------------------------------------------------------------------------
+
+    def _order_of(self, job: Job) -> tuple[Order, Arena]:
+        order, arena = job.order()
+        return (order if self._pushes is None else self._pushes.marked(order)), arena
+
+    def _note(self, order: Order, outcome: Outcome, *, by_worker: bool) -> None:
+        if self._pushes is not None:
+            self._pushes.note(order, outcome, by_worker=by_worker)
+
+    def _push_here(self) -> None:
+        """Push what no worker was given."""
+        if self._pushes is None:
+            return
+        if self._is_drained:
+            self._pushes.finish()  # there may be no save after this one
+        else:
+            self._pushes.push_here()
 
     # --- the worker -------------------------------------------------------------------------------------------------
 
     def _started(self) -> WorkerProcess | None:
         try:
-            return WorkerProcess.start(self._repo.layout.root, self._repo.threads.count)
+            return WorkerProcess.start(self._repo.layout.root, self._repo.threads.count, self._pushes)
         except (OSError, SubprocessError) as error:
             self._count_failed_start(error)
             return None
@@ -234,6 +273,8 @@ class Client:
     def _lose_worker(self, error: WorkerEnded) -> bool:
         """After the worker's end: whether it had ever been ready."""
         worker, self._worker = self._worker, None
+        if self._pushes is not None:
+            self._pushes.lose(error)
         if worker is not None and worker.is_ready:
             self._failed_starts = 0
             return True

@@ -4,11 +4,11 @@ What was handed over is finished even if the trainer is gone: its state was capt
 it more than any other.
 """
 
-import contextlib
 import logging
 import os
 import select
 import socket
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np  # noqa: F401 - what the first save needs is loaded before it comes
@@ -19,8 +19,9 @@ from ..saving.arenas import Arena
 from .channel import Channel
 from .collecting import Collector
 from .committing import Committer
-from .messages import Close, Forget, Log, Outcome, Ready, Save, told, unpacked
+from .messages import Close, Follow, Forget, Log, Order, Outcome, Ready, Save, told, unpacked
 from .peers import Peer
+from .pushing import Pusher
 
 
 class Worker:
@@ -35,7 +36,8 @@ class Worker:
     def __init__(self, repo: Repository, channel: Channel, trainer: Peer) -> None:
         self._committer = Committer(repo)
         self._collector = Collector(repo)
-        self._packs = repo.packs
+        self._pusher: Pusher | None = None
+        self._repo = repo
         self._channel = channel
         self._trainer = trainer
         self._arenas: dict[int, Arena] = {}
@@ -55,8 +57,12 @@ class Worker:
                 self._save(message, fds)
             elif isinstance(message, Forget):
                 self._forget(message.arenas)
+            elif isinstance(message, Follow):
+                self._pusher = Pusher(self._repo, message, self._tell)
         self._committer.tidier.prune()
         self._collector.end()
+        if self._pusher is not None:
+            self._pusher.end()
 
     def _next_message(self) -> bool:
         """Wait for a message, and tidy up while there is none; false if the trainer is gone."""
@@ -65,25 +71,29 @@ class Worker:
             tidier.prune()
             if not self._collector.is_running and tidier.takes_gc():
                 self._collector.start()
-        self._packs.close()  # it may be long: what others remove meanwhile must not take space for being open here
+        self._repo.packs.close()  # it may be long: what others remove meanwhile must not take space for being open here
         return bool(self._trainer.wait((self._channel.fileno(), select.POLLIN)))
 
     def _save(self, message: Save, fds: list[int]) -> None:
+        order: Order | None = None
         try:
-            with self._collector.standing_still():
-                outcome = self._made(message, fds)
+            with self._collector.standing_still(), self._pusher.making_way() if self._pusher else nullcontext():
+                order = unpacked(message.order)
+                outcome = self._made(order, message.arena_bytes, fds)
         except Exception as error:  # noqa: BLE001 - it belongs to this save; the next one needs this process
             outcome = Outcome(error=error)
         self._tell(told(outcome))
+        if self._pusher is not None and order is not None and order.mark is not None and outcome.commit is not None:
+            self._pusher.note(order, order.mark)
+            self._pusher.start()
 
     def _tell(self, message: object) -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody is left to be told, but what it handed over is still here
+        with suppress(BrokenPipeError):  # nobody is left to be told, but what it handed over is still here
             self._channel.send(message)
 
-    def _made(self, message: Save, fds: list[int]) -> Outcome:
-        order = unpacked(message.order)
+    def _made(self, order: Order, arena_bytes: int, fds: list[int]) -> Outcome:
         if fds:
-            self._arenas[order.arena] = Arena.adopt(order.arena, fds[0], message.arena_bytes)
+            self._arenas[order.arena] = Arena.adopt(order.arena, fds[0], arena_bytes)
         return self._committer.commit(order, self._arenas[order.arena].memory)
 
     def _forget(self, arenas: tuple[int, ...]) -> None:
@@ -100,7 +110,7 @@ class _ToTrainer(logging.Handler):
         self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._channel.send(Log(record.name, record.levelno, self.format(record)))
 
 
@@ -118,7 +128,9 @@ def main(root: str, *numbers: str) -> None:
             os.set_inheritable(fd, False)
     trainer = Peer(pidfd, lambda: os.getppid() != trainer_pid)
     channel = Channel(socket.socket(fileno=socket_fd), trainer)
-    logging.basicConfig(level=level, handlers=[_ToTrainer(channel)], format="%(message)s")
+    # What is not ours is heard from warnings on: boto3 logs each request in detail, with the id of the key.
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[_ToTrainer(channel)], format="%(message)s")
+    logging.getLogger("store").setLevel(level)
     logging.captureWarnings(capture=True)
     with Repository.open(Path(root), thread_count=thread_count) as repo:
         Worker(repo, channel, trainer).run()

@@ -8,7 +8,7 @@ import pickle
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MoonclipError
 from ..ids import CommitId
@@ -16,6 +16,21 @@ from ..saving.ingest import Counts
 from ..saving.inputs import Input, ItemInput, Span, TensorInput
 from ..saving.saver import SaveRequest
 from ..upkeep.retention import Keep
+
+if TYPE_CHECKING:
+    from ..remotes.storages.credentials import Keys
+
+
+class Mark(NamedTuple):
+    """A save's place among those that a remote is to get.
+
+    Attributes:
+        number: counts them, from 1.
+        is_due: whether a push follows this one.
+    """
+
+    number: int
+    is_due: bool
 
 
 class Order(NamedTuple):
@@ -28,6 +43,7 @@ class Order(NamedTuple):
         tag: name of a tag to put on the commit.
         overwrite: whether that tag may be moved.
         keep: what to keep of all commits once it is made; ``None`` for everything.
+        mark: its place among those that a remote is to get; ``None`` if none is.
     """
 
     request: SaveRequest
@@ -36,6 +52,7 @@ class Order(NamedTuple):
     tag: str | None = None
     overwrite: bool = False
     keep: Keep | None = None
+    mark: Mark | None = None
 
 
 class Outcome(NamedTuple):
@@ -67,6 +84,18 @@ class Save(NamedTuple):
 
     order: Order
     arena_bytes: int
+
+
+class Follow(NamedTuple):
+    """Push what is saved to this remote: when a save says so, and at the end.
+
+    Attributes:
+        remote: its name.
+        keys: credentials that were given in Python; ``None`` for those of the environment.
+    """
+
+    remote: str
+    keys: "Keys | None" = None
 
 
 class Forget(NamedTuple):
@@ -108,6 +137,30 @@ class Ended(NamedTuple):
     trace: str
 
 
+class Pushing(NamedTuple):
+    """A push is under way, and getting on."""
+
+
+class PushEnded(NamedTuple):
+    """A push has ended.
+
+    Attributes:
+        number: of the newest save that it was to bring.
+        problem: what went wrong and how far the remote has got, for people; empty if nothing.
+        details: the same for programs.
+        error: the pickled error.
+        trace: its traceback.
+        is_last: whether there will be no other.
+    """
+
+    number: int
+    problem: str = ""
+    details: dict[str, Any] = {}  # noqa: RUF012 - nobody alters it
+    error: bytes | None = None
+    trace: str = ""
+    is_last: bool = False
+
+
 # --- orders -------------------------------------------------------------------------------------------------------
 
 _Rows = list[tuple[Any, ...]]
@@ -128,43 +181,48 @@ def unpacked(order: Order) -> Order:
 
 def _row(name: str, given: Input) -> tuple[Any, ...]:
     if type(given) is TensorInput:
-        position, dtype, shape, span = given
-        return (name, position, dtype, shape, *span)
+        position, dtype, shape, span, *cast = given
+        return (name, position, dtype, shape, *span, *cast) if given.stored else (name, position, dtype, shape, *span)
     return name, given
 
 
 def _named(row: Sequence[Any]) -> tuple[str, Input]:
     if len(row) == 2:
         return row[0], row[1]
-    name, position, dtype, shape, start, stop = row
-    return name, TensorInput(position, dtype, shape, Span(start, stop))
+    name, position, dtype, shape, start, stop, *cast = row
+    return name, TensorInput(position, dtype, shape, Span(start, stop), *cast)
 
 
-# --- outcomes -----------------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------------------
 
 
 def told(outcome: Outcome) -> Ended:
     """An outcome as it is sent. An error that does not survive pickling becomes one that says the same."""
-    error = outcome.error
-    if error is None:
+    if outcome.error is None:
         return Ended(outcome, None, "")
-    trace = "".join(traceback.format_exception(error))
-    return Ended(outcome._replace(error=None), _pickled(error), trace)
+    return Ended(outcome._replace(error=None), *error_told(outcome.error))
 
 
 def heard(ended: Ended) -> Outcome:
     """Inverse of :func:`told`; the error carries the worker's traceback as a note."""
     if ended.error is None:
         return ended.outcome
-    error: BaseException = pickle.loads(ended.error)
-    error.add_note(f"In the worker process:\n{ended.trace}")
-    return ended.outcome._replace(error=error)
+    return ended.outcome._replace(error=error_heard(ended.error, ended.trace))
 
 
-def _pickled(error: BaseException) -> bytes:
+def error_told(error: BaseException) -> tuple[bytes, str]:
+    """An error, pickled, and its traceback."""
+    trace = "".join(traceback.format_exception(error))
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
     except Exception:  # noqa: BLE001 - code of whoever wrote the error
         data = pickle.dumps(MoonclipError(f"{type(error).__name__}: {error}"))
-    return data
+    return data, trace
+
+
+def error_heard(data: bytes, trace: str) -> BaseException:
+    """Inverse of :func:`error_told`."""
+    error: BaseException = pickle.loads(data)
+    error.add_note(f"In the worker process:\n{trace}")
+    return error

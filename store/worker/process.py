@@ -18,8 +18,9 @@ from ..errors import MoonclipError, WorkerEnded
 from ..limits import WORKER_TAIL_BYTES
 from ..saving.arenas import Arena, nameless_file
 from .channel import Channel, Disconnected
-from .messages import Close, Ended, Forget, Log, Order, Outcome, Ready, Save, heard, packed
+from .messages import Close, Ended, Forget, Log, Order, Outcome, PushEnded, Pushing, Ready, Save, heard, packed
 from .peers import Peer, pidfd_of
+from .pushes import Pushes
 
 _log = logging.getLogger("store")
 
@@ -47,7 +48,9 @@ class WorkerProcess:
         is_ready: whether it has said that it started.
     """
 
-    def __init__(self, process: "subprocess.Popen[bytes]", own: socket.socket, errors_fd: int) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", own: socket.socket, errors_fd: int, pushes: Pushes | None = None
+    ) -> None:
         self.pid = process.pid
         self.is_ready = False
         self._process = process
@@ -56,15 +59,17 @@ class WorkerProcess:
         self._channel = Channel(own, self._peer)
         self._errors = Descriptor(errors_fd)
         self._arenas: dict[int, weakref.ref[Arena]] = {}
+        self._pushes = pushes
         _living.add(self)
 
     @classmethod
-    def start(cls, root: Path, thread_count: int) -> Self:
+    def start(cls, root: Path, thread_count: int, pushes: Pushes | None = None) -> Self:
         """Start one; does not wait until it is ready.
 
         Args:
             root: the store.
             thread_count: threads that encode.
+            pushes: where to, and who hears of it; ``None`` if nothing is pushed.
 
         Raises:
             OSError: the system, or the lack of an interpreter, does not let us.
@@ -84,7 +89,11 @@ class WorkerProcess:
             passed_on.callback(Descriptor(own_pidfd).close)
             process = _spawned(root, thread_count, others.fileno(), own_pidfd, errors_fd)
             ours.pop_all()
-        return cls(process, own, errors_fd)
+        worker = cls(process, own, errors_fd, pushes)
+        if pushes is not None:
+            with suppress(BrokenPipeError):  # whoever has a use for it will see that it has ended
+                worker._channel.send(pushes.following)  # not among its arguments, which everybody can see
+        return worker
 
     def hear(self) -> None:
         """Hear what it has to say while no save is under way, without waiting.
@@ -186,6 +195,8 @@ class WorkerProcess:
             self.is_ready = True
         elif isinstance(message, Ended):
             return heard(message)
+        elif isinstance(message, Pushing | PushEnded) and self._pushes is not None:
+            self._pushes.hear(message)
         return None
 
     def _ended(self, how: str | None = None) -> WorkerEnded:
