@@ -1,4 +1,4 @@
-"""``python -m tools.bench save|cold|load|memory|size|codec|scale|gc``, or ``all``."""
+"""``python -m tools.bench save|cold|load|memory|size|codec|scale|gc|remote``, or ``all``."""
 
 import signal
 import sys
@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import click
 
-from . import codec, cold, collecting, load, memory, save, scale, size
+from tools.s3 import SERVERS
+
+from . import codec, cold, collecting, load, memory, remote, save, scale, servers, size
 from .peers import PEERS
 from .report import Bench
 from .workloads import WORKLOADS
@@ -86,6 +88,14 @@ def gc_command() -> None:
     _finish(collecting.measure())
 
 
+@benches.command("remote")
+@click.option("--server", type=click.Choice([servers.AUTO, *SERVERS]), default=servers.AUTO, show_default=True)
+@click.option("--rounds", default=remote.ROUND_COUNT, show_default=True, help="Turns of each way.")
+def remote_command(server: str, rounds: int) -> None:
+    """How fast a gigabyte of history is pushed and cloned, beside boto3 with a file of that length."""
+    _finish(remote.measure(server, rounds))
+
+
 @benches.command("all")
 def all_command() -> None:
     """Everything, as ``make bench`` does."""
@@ -103,6 +113,7 @@ _EVERYTHING: Final[tuple[Callable[[], Bench], ...]] = (
     codec.measure,
     scale.measure,
     collecting.measure,
+    remote.measure,
 )
 
 

@@ -31,6 +31,11 @@ def tree_cpu_s() -> float:
     return ended.ru_utime + ended.ru_stime + sum(_cpu_s(pid) for pid in tree(os.getpid()))
 
 
+def descendants_cpu_s() -> float:
+    """Processor seconds of what this process started and what lives."""
+    return sum(_cpu_s(pid) for pid in tree(os.getpid())[1:])
+
+
 @contextmanager
 def descendants_stopped() -> Iterator[None]:
     """Have all that this process started stand still: what it does itself is then all that its work costs."""

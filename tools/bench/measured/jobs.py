@@ -10,6 +10,7 @@ from .chaining import chain
 from .growing import grow
 from .lasting import last
 from .loading import load
+from .moving import clone, copy, download, history, push, upload
 from .saving import save
 from .series import series
 
@@ -23,6 +24,12 @@ _JOBS: Final[dict[str, Callable[..., None]]] = {
     "load": load,
     "chain": chain,
     "series": series,
+    "history": history,
+    "push": push,
+    "clone": clone,
+    "upload": upload,
+    "download": download,
+    "copy": copy,
 }
 
 
