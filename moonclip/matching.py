@@ -16,8 +16,10 @@ from store.format.values import Plain, Tagged
 from .composites import form
 from .entries import FlatContainer, FlatEntry, FlatState, FlatTensor
 from .names import METADATA, ROOT, join, last_segment, parent_of, segment
+from .refusals import Refused
 from .state import PLAIN_CONTAINERS, SEQUENCES
 from .stored import StoredItem, ancestors, full_name
+from .targets import held, materialize, with_memory
 from .tensors import dtype_name, overlaps_itself, torch_dtype
 
 OPEN: Final = PLAIN_CONTAINERS | {"namedtuple"}
@@ -38,6 +40,8 @@ class Match:
         unexpected: names the commit has and the target lacks.
         mismatches: whatever does not fit, in words.
         closed: names of the target that stand for all that is below them.
+        made: names whose tensor takes the place of the target's, which had no memory.
+        module: the target, if it is a module.
     """
 
     item: str
@@ -47,6 +51,8 @@ class Match:
     unexpected: list[str] = field(default_factory=list)
     mismatches: list[str] = field(default_factory=list)
     closed: set[str] = field(default_factory=set)
+    made: set[str] = field(default_factory=set)
+    module: torch.nn.Module | None = None
 
     def problems(self, *, strict: bool) -> list[str]:
         """One line for each thing that stands in the way."""
@@ -61,6 +67,20 @@ class Match:
     def mismatch(self, name: str, reason: str) -> None:
         """Note that an entry does not fit."""
         self.mismatches.append(f"{full_name(self.item, name)}: {reason}")
+
+    def make_ready(self) -> None:
+        """Give memory to targets on the meta device that are to be filled; called once everything was compared."""
+        metas = [tensor for tensor in (*self.placements.values(), *self.aliases.values()) if tensor.is_meta]
+        if not metas:
+            return
+        if self.module is not None:
+            memory = materialize(self.module, metas)
+        else:
+            memory = {id(tensor): with_memory(tensor) for tensor in metas}
+        for places in (self.placements, self.aliases):
+            made = {name: memory[id(tensor)] for name, tensor in places.items() if id(tensor) in memory}
+            places.update(made)
+            self.made.update(made)
 
 
 def match(
@@ -233,7 +253,11 @@ def tensor_mismatch(stored: TensorEntry, tensor: torch.Tensor, *, strict: bool) 
     wanted = dtype_name(tensor.dtype)
     if stored.dtype != wanted and (strict or not torch.can_cast(torch_dtype(stored.dtype), tensor.dtype)):
         return _dtypes(stored, tensor)
-    if overlaps_itself(tensor):
+    try:
+        own = held(tensor).tensor
+    except Refused as refused:
+        return refused.reason
+    if overlaps_itself(own):
         return "several elements of the target share memory (an expanded view)"
     return None
 
@@ -247,7 +271,9 @@ def _dtypes(stored: TensorEntry, target: torch.Tensor) -> str:
 
 
 def _content(entry: Entry) -> object:
-    return (entry.dtype, entry.shape, entry.inline, entry.chunks) if isinstance(entry, TensorEntry) else None
+    if not isinstance(entry, TensorEntry):
+        return None
+    return (entry.dtype, entry.shape, entry.inline, entry.chunks, entry.stored, entry.scale)
 
 
 def _is_open_like(target: FlatContainer, stored: Entry) -> bool:

@@ -6,37 +6,62 @@ tensor is put back.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 import torch
 
 from store.format.entries import TensorEntry
 
+from .composites import is_distributed
 from .entries import FlatTensor
 from .matching import Match, match
-from .names import ROOT, join, last_segment, parent_of
+from .names import last_segment, segment
+from .numbering import GROUPS, Ids, stored_ids
 from .policy import Policy
 from .state import flatten
-from .stored import StoredItem, is_container
+from .stored import StoredItem
+from .targets import like
+from .tensors import torch_dtype
 
-_GROUPS: Final = "param_groups"
 _STATE: Final = "state/"
+_MOMENTS: Final = frozenset({
+    "acc_delta", "ax", "exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "momentum_buffer", "prev", "square_avg",
+    "sum",
+})  # fmt: skip
+"""State that torch's own optimizers make in the shape of its parameter."""
 
 State = dict[str, Any]
 """As ``Optimizer.state_dict`` gives it."""
 
 
-def match_optimizer(optimizer: torch.optim.Optimizer, stored: StoredItem, policy: Policy) -> Match:
+def match_optimizer(
+    optimizer: torch.optim.Optimizer, stored: StoredItem, policy: Policy, names: Mapping[int, str]
+) -> tuple[Match, Ids]:
     """Compare an optimizer with its stored state. Writes nothing.
 
     Groups have to agree in number and size; of state, only what both have can disagree: a fresh optimizer has none.
-    Tensors that agree in shape and dtype are written in place, all others come anew, in their stored dtype.
+    Tensors that agree in shape and dtype are written in place, all others come anew, in their stored dtype. What
+    belongs to a DTensor comes anew as one, laid out alike.
+
+    Args:
+        optimizer: the target.
+        stored: its state in a commit.
+        policy: what decoding may do.
+        names: names of parameters, see :mod:`moonclip.numbering`.
+
+    Returns:
+        How they fit, and the stored id of each parameter.
 
     Raises:
         Incompatible: the optimizer's present state cannot be described.
     """
     found = Match(stored.name)
-    live = flatten(optimizer.state_dict(), policy, stored.name)
+    if any(parameter.is_meta for group in optimizer.param_groups for parameter in group["params"]):
+        found.mismatch("", "its parameters are on the meta device; load the model first, then make the optimizer")
+        return found, []
+    ids = stored_ids(optimizer, stored, names, found)
+    live = flatten(_under(optimizer.state_dict(), ids), policy, stored.name, is_target=True)
     compared = match(stored, live, strict=True)
     for name, entry in live.entries.items():
         there = stored.entries.get(name)
@@ -47,47 +72,59 @@ def match_optimizer(optimizer: torch.optim.Optimizer, stored: StoredItem, policy
             found.mismatch(name, shapes)
     found.placements = {name: t for name, t in compared.placements.items() if name.startswith(_STATE)}
     found.aliases = {name: t for name, t in compared.aliases.items() if name.startswith(_STATE)}
-    _compare_groups(optimizer, stored, found)
-    return found
+    if ids:
+        _place_new_state(optimizer, stored, ids, found)
+    return found, ids
 
 
-def _compare_groups(optimizer: torch.optim.Optimizer, stored: StoredItem, found: Match) -> None:
-    sizes = [len(group["params"]) for group in optimizer.param_groups]
-    try:
-        stored_sizes = [len(parameters) for parameters in _stored_parameters(stored)]
-    except (TypeError, KeyError, ValueError):
-        found.mismatch("param_groups", "not the state of an optimizer")
-        return
-    if sizes != stored_sizes:
-        found.mismatch("param_groups", f"groups of {stored_sizes} parameters in the commit, {sizes} in the target")
+def _under(state: State, ids: Ids) -> State:
+    """A state dict with its parameters called as they are in the commit."""
+    new = dict(
+        zip(chain.from_iterable(group["params"] for group in state[GROUPS]), chain.from_iterable(ids), strict=bool(ids))
+    )
+    if all(own == there for own, there in new.items()):
+        return state
+    groups = [{**group, "params": there} for group, there in zip(state[GROUPS], ids, strict=True)]
+    return {**state, "state": {new.get(own, own): value for own, value in state["state"].items()}, GROUPS: groups}
 
 
-def _stored_parameters(stored: StoredItem) -> list[Any]:
-    """Parameter ids of each stored group, wherever the state has tensors: each container with one is an entry."""
-    if not is_container(stored.entries.get(ROOT)):
-        return [group["params"] for group in stored.values[ROOT][_GROUPS]]
-    if not is_container(stored.entries.get(_GROUPS)):
-        return [group["params"] for group in stored.values[_GROUPS]]
-    names = sorted((name for name in stored.entries if parent_of(name) == _GROUPS), key=_index)
-    groups = (stored.values.get(name) or {"params": stored.values[join(name, "params")]} for name in names)
-    return [group["params"] for group in groups]
+def _place_new_state(optimizer: torch.optim.Optimizer, stored: StoredItem, ids: Ids, found: Match) -> None:
+    """What a fresh optimizer does not have yet: of which shape it has to be, and on which ranks it lies."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    owner = {segment(there): parameter for there, parameter in zip(chain.from_iterable(ids), parameters, strict=True)}
+    is_torchs = type(optimizer).__module__.startswith("torch.optim.")
+    for name, entry in stored.entries.items():
+        if not name.startswith(_STATE) or not isinstance(entry, TensorEntry):
+            continue
+        parameter = owner.get(name.split("/")[1])
+        if parameter is None or name in found.placements or name in found.aliases:
+            continue
+        key, shape = last_segment(name), tuple(parameter.shape)
+        if is_torchs and key in _MOMENTS and entry.shape != shape:
+            shapes = f"shape {list(entry.shape)} in the commit, and its parameter {list(shape)} in the target"
+            found.mismatch(name, shapes)
+        elif is_distributed(parameter) and _is_made_beside(key, entry, parameter):
+            found.placements[name] = like(parameter, torch_dtype(entry.dtype), entry.shape)
 
 
-def _index(name: str) -> int:
-    return int(last_segment(name))
+def _is_made_beside(key: str, entry: TensorEntry, parameter: torch.Tensor) -> bool:
+    """Whether an optimizer makes it of its parameter; counters it makes as plain tensors."""
+    return key != "step" and (bool(entry.shape) or not parameter.shape)
 
 
-def restore(optimizer: torch.optim.Optimizer, state: State) -> None:
+def restore(optimizer: torch.optim.Optimizer, state: State, ids: Ids) -> None:
     """Give an optimizer its state.
 
     Args:
         optimizer: the target.
+        ids: the stored id of each parameter, as :func:`match_optimizer` found them.
         state: what was stored. Its tensors become the optimizer's own; those on another device are copied there.
 
     Raises:
         Exception: whatever the optimizer's ``load_state_dict`` raises.
     """
     groups = list(optimizer.param_groups)
+    state = {**state, GROUPS: [_regrouped(*each) for each in zip(state[GROUPS], ids, groups, strict=True)]}
     ready = _ready(optimizer, state) if _takes_state_plainly(optimizer) else frozenset()
     rest = {saved_id: saved for saved_id, saved in state["state"].items() if saved_id not in ready}
     optimizer.load_state_dict({**state, "state": rest})
@@ -100,6 +137,15 @@ def restore(optimizer: torch.optim.Optimizer, state: State) -> None:
             optimizer.state[key] = _as_stored(optimizer.state.pop(key), saved)
     for before, after in zip(groups, optimizer.param_groups, strict=True):
         _keep_tensors(before, after)
+
+
+def _regrouped(saved: State, ids: list[Any], own: State) -> State:
+    """A stored group with its parameters in the optimizer's own order, and under its own names."""
+    regrouped = {**saved, "params": ids}
+    if len(saved.get("param_names", ())) == len(saved["params"]):
+        names = dict(zip(saved["params"], saved["param_names"], strict=True))
+        regrouped["param_names"] = own.get("param_names") or [names[each] for each in ids]
+    return regrouped
 
 
 def _takes_state_plainly(optimizer: torch.optim.Optimizer) -> bool:
@@ -143,7 +189,7 @@ def _is_as_torch_has_it(key: Any, tensor: torch.Tensor, parameter: torch.Tensor,
 
 def _by_parameter(optimizer: torch.optim.Optimizer, state: State) -> Iterator[tuple[torch.Tensor, Any, State]]:
     """Each parameter that state was stored for, its id there, and its group there."""
-    saved_ids = ((saved_id, group) for group in state["param_groups"] for saved_id in group["params"])
+    saved_ids = ((saved_id, group) for group in state[GROUPS] for saved_id in group["params"])
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     for (saved_id, group), parameter in zip(saved_ids, parameters, strict=True):
         if saved_id in state["state"]:

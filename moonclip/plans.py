@@ -53,7 +53,7 @@ class Plan:
         self._has_template = has_template
         self._skipped = {name for name in stored.entries if self._is_skipped(name)}
         self._kept = {name: entry for name, entry in stored.entries.items() if self._is_kept(name)}
-        self._tensors: dict[str, torch.Tensor] = {**match.placements, **match.aliases}
+        self._new: dict[str, torch.Tensor] = {}
         self._first_of = {name: group[0] for group in stored.ties for name in group}
         self._unread: dict[str, object] = {}
         if lazy is not None:
@@ -74,7 +74,7 @@ class Plan:
         """Every memory that has to be filled, once."""
         filled: set[int] = set()
         for name, entry in self._kept.items():
-            tensor = self._tensors.get(name)
+            tensor = self._tensor(name)
             if tensor is None or not isinstance(entry, TensorEntry):
                 continue
             if name in self.match.aliases or id(tensor) in filled:
@@ -116,7 +116,7 @@ class Plan:
             first = self._first_of.get(name, name)
             if first not in shared:
                 shared[first] = empty_for(entry)
-            self._tensors[name] = shared[first]
+            self._new[name] = shared[first]
 
     def _stand_ins(self, lazy: Callable[[str, TensorEntry], object]) -> dict[str, object]:
         """What stands for tensors that are not read. Names of one tensor share it."""
@@ -134,21 +134,31 @@ class Plan:
     def _new_tensors(self) -> Iterator[tuple[str, TensorEntry]]:
         """Tensors that have no place in the target, nor a stand-in."""
         for name, entry in self._kept.items():
-            known = name in self._skipped or name in self._tensors or name in self._unread
+            known = name in self._skipped or name in self._unread or self._tensor(name) is not None
             if isinstance(entry, TensorEntry) and not known:
                 yield name, entry
 
+    def _tensor(self, name: str) -> torch.Tensor | None:
+        """Where a tensor goes. Asked anew each time: a target on the meta device gets memory after the plan is made."""
+        match = self.match
+        return match.placements.get(name, match.aliases.get(name, self._new.get(name)))
+
     def _loaded(self, name: str, entry: Entry) -> LoadedEntry:
-        is_in_place = name in self.match.placements or name in self.match.aliases
-        if name in self._skipped or (self._has_template and is_in_place):
+        if name in self._skipped:
             return LoadedTensor(entry.position, SKIPPED)
         if name in self._unread:
             return LoadedValue(entry.position, self._unread[name])
         if isinstance(entry, TensorEntry):
-            return LoadedTensor(entry.position, self._tensors[name])
+            return LoadedTensor(entry.position, self._loaded_tensor(name))
         if isinstance(entry, ValueEntry):
             return LoadedValue(entry.position, self._values[name])
         return FlatContainer(entry.position, entry.container, entry.info)
+
+    def _loaded_tensor(self, name: str) -> torch.Tensor:
+        tensor = self._tensor(name)
+        assert tensor is not None
+        is_in_place = name not in self._new and name not in self.match.made
+        return SKIPPED if self._has_template and is_in_place else tensor
 
 
 def _place(item: str, name: str) -> str:

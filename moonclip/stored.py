@@ -42,8 +42,20 @@ def read_item(repo: Repository, commit: Commit, item: str) -> StoredItem:
     """
     tree = repo.tree(commit, item)
     entries = dict(tree)
-    values = {name: repo.read_value(entry) for name, entry in entries.items() if isinstance(entry, ValueEntry)}
+    stored = {name: entry for name, entry in entries.items() if isinstance(entry, ValueEntry)}
+    repo.bring(stored.values())
+    values = {name: repo.read_value(entry) for name, entry in stored.items()}
     return StoredItem(item, entries, tree.ties, values)
+
+
+def respelled(item: StoredItem, spelling: Mapping[str, str]) -> StoredItem:
+    """An item with some of its entries under other names, which no entry of it has."""
+    return StoredItem(
+        item.name,
+        {spelling.get(name, name): entry for name, entry in item.entries.items()},
+        tuple(tuple(spelling.get(name, name) for name in group) for group in item.ties),
+        {spelling.get(name, name): value for name, value in item.values.items()},
+    )
 
 
 def full_name(item: str, name: str) -> str:

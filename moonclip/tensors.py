@@ -39,6 +39,8 @@ class TensorSource:
         shape: sizes.
         size_bytes: bytes in C order, of the view only, whatever the storage holds.
         address: where they lie, if host memory holds them in C order just as they are to be stored; else 0.
+        stored: narrower dtype to store them in; ``None`` for their own.
+        by_row: whether each row gets a scale of its own then.
     """
 
     tensor: torch.Tensor
@@ -46,6 +48,8 @@ class TensorSource:
     shape: tuple[int, ...]
     size_bytes: int
     address: int
+    stored: str | None = None
+    by_row: bool = False
 
     def copy_into(self, out: memoryview) -> None:
         """Copy the elements in C order.

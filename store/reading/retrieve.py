@@ -4,6 +4,7 @@ The plan is data made by pure functions; executing it decodes each chunk once, s
 whole chunk is wanted.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -11,30 +12,18 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
+from ..codec import Room
 from ..errors import Incompatible
 from ..format.dtypes import dtype
 from ..format.entries import Piece, TensorEntry, ValueEntry
 from ..ids import ChunkId, ObjectId, PackId
 from ..limits import PAGE_BYTES, READ_RUN_BYTES, STREAMED_CHUNK_BYTES
 from ..parallel import Threads
+from .boxes import plan_run
 from .chains import Chain, Kept
+from .copies import ChunkCopy, Copy
 from .reader import ObjectReader
-
-
-class ChunkCopy(NamedTuple):
-    """Bytes ``start`` to ``start + len(out)`` of a chunk belong in ``out``.
-
-    Attributes:
-        chunk: the chunk.
-        chunk_bytes: its length.
-        start: first byte wanted.
-        out: where they go.
-    """
-
-    chunk: ChunkId
-    chunk_bytes: int
-    start: int
-    out: memoryview
+from .widening import restored
 
 
 class ChunkRead(NamedTuple):
@@ -42,7 +31,7 @@ class ChunkRead(NamedTuple):
 
     chunk: ChunkId
     chunk_bytes: int
-    copies: tuple[ChunkCopy, ...]
+    copies: tuple[Copy, ...]
 
 
 def row_bytes(entry: TensorEntry) -> int:
@@ -50,7 +39,7 @@ def row_bytes(entry: TensorEntry) -> int:
     return prod(entry.shape[1:]) * dtype(entry.dtype).item_bytes
 
 
-def plan_rows(entry: TensorEntry, start_row: int, stop_row: int, out: memoryview) -> list[ChunkCopy]:
+def plan_rows(entry: TensorEntry, start_row: int, stop_row: int, out: memoryview) -> list[Copy]:
     """Which bytes of which chunks make up some rows of a tensor.
 
     Args:
@@ -71,7 +60,7 @@ def plan_rows(entry: TensorEntry, start_row: int, stop_row: int, out: memoryview
     return plan_span(entry, start, out)
 
 
-def plan_whole(entry: TensorEntry, out: memoryview) -> list[ChunkCopy]:
+def plan_whole(entry: TensorEntry, out: memoryview) -> list[Copy]:
     """Which chunks make up a tensor. Most are one piece, whose chunks follow one another from the first byte on.
 
     Args:
@@ -83,12 +72,12 @@ def plan_whole(entry: TensorEntry, out: memoryview) -> list[ChunkCopy]:
     """
     if len(out) != entry.size_bytes:
         raise Incompatible(f"{len(out)} bytes of memory for {entry.size_bytes} bytes of tensor")
-    if len(entry.pieces) != 1 or sum(entry.pieces[0].cuts) != len(out):
+    if len(entry.pieces) != 1 or entry.stored is not None or sum(entry.pieces[0].cuts) != len(out):
         return plan_span(entry, 0, out)
     return _chunks_in_order(entry.pieces[0].chunks, entry.pieces[0].cuts, out)
 
 
-def plan_span(entry: TensorEntry, start: int, out: memoryview) -> list[ChunkCopy]:
+def plan_span(entry: TensorEntry, start: int, out: memoryview) -> list[Copy]:
     """Which bytes of which chunks make up a run of a tensor's bytes in C order.
 
     Args:
@@ -102,16 +91,19 @@ def plan_span(entry: TensorEntry, start: int, out: memoryview) -> list[ChunkCopy
     stop = start + len(out)
     if not 0 <= start <= stop <= entry.size_bytes:
         raise Incompatible(f"bytes {start} to {stop} are outside a tensor of {entry.size_bytes}")
+    if entry.stored is not None:
+        return restored(entry, lambda wide: plan_span(wide, start, out))
     if entry.inline is not None:
         out[:] = entry.inline[start:stop]
         return []
     return [copy for piece in entry.pieces for copy in _piece_copies(entry, piece, start, stop, out)]
 
 
-def _piece_copies(entry: TensorEntry, piece: Piece, start: int, stop: int, out: memoryview) -> Iterable[ChunkCopy]:
+def _piece_copies(entry: TensorEntry, piece: Piece, start: int, stop: int, out: memoryview) -> Iterable[Copy]:
     """The part of a piece that lies within bytes ``start`` to ``stop`` of its tensor."""
-    if piece.sizes[1:] != entry.shape[1:]:
-        raise Incompatible(f"piece at {list(piece.offsets)} is no run of rows of shape {list(entry.shape)}")
+    if piece.sizes[1:] != entry.shape[1:]:  # a box, whose bytes lie apart in the tensor
+        yield from plan_run(entry, piece, start, out)
+        return
     first = piece.offsets[0] * row_bytes(entry) if piece.offsets else 0
     stops = accumulate(piece.cuts, initial=first)
     for chunk, cut, chunk_start in zip(piece.chunks, piece.cuts, stops, strict=False):
@@ -120,12 +112,12 @@ def _piece_copies(entry: TensorEntry, piece: Piece, start: int, stop: int, out: 
             yield ChunkCopy(chunk, cut, low - chunk_start, out[low - start : high - start])
 
 
-def plan_value(entry: ValueEntry, out: memoryview) -> list[ChunkCopy]:
+def plan_value(entry: ValueEntry, out: memoryview) -> list[Copy]:
     """Which chunks make up a value's encoding; ``out`` is as long as that."""
     return _chunks_in_order(entry.chunks, entry.cuts, out)
 
 
-def _chunks_in_order(chunks: Sequence[ChunkId], cuts: Sequence[int], out: memoryview) -> list[ChunkCopy]:
+def _chunks_in_order(chunks: Sequence[ChunkId], cuts: Sequence[int], out: memoryview) -> list[Copy]:
     """Whole chunks, one behind the other."""
     if len(chunks) == 1:  # as most of many thousands are
         return [ChunkCopy(chunks[0], cuts[0], 0, out)]
@@ -135,12 +127,12 @@ def _chunks_in_order(chunks: Sequence[ChunkId], cuts: Sequence[int], out: memory
     ]
 
 
-def gather(copies: Iterable[ChunkCopy]) -> list[ChunkRead]:
+def gather(copies: Iterable[Copy]) -> list[ChunkRead]:
     """Group copies by chunk, so that a chunk wanted in several places is read once.
 
     Trees that disagree about a chunk's length give reads of their own, of which those with the wrong one fail.
     """
-    by_chunk: dict[tuple[ChunkId, int], list[ChunkCopy]] = {}
+    by_chunk: dict[tuple[ChunkId, int], list[Copy]] = {}
     for copy in copies:
         by_chunk.setdefault((copy.chunk, copy.chunk_bytes), []).append(copy)
     return [ChunkRead(chunk, chunk_bytes, tuple(same)) for (chunk, chunk_bytes), same in by_chunk.items()]
@@ -215,11 +207,23 @@ def _shared(chains: Iterable[Chain]) -> set[ObjectId]:
     return {object_id for object_id, count in counts.items() if count > 1}
 
 
+class _Thread(threading.local):
+    """Where a thread decodes chunks that are not wanted as they are."""
+
+    def __init__(self) -> None:
+        self.room = Room()
+
+
+_thread = _Thread()
+
+
 def _read_chunk(reader: ObjectReader, read: ChunkRead, chain: Chain, kept: Kept, *, verify_hash: bool) -> None:
     first, *others = read.copies
-    whole_first = first.start == 0 and len(first.out) == read.chunk_bytes
-    raw = first.out if whole_first else memoryview(bytearray(read.chunk_bytes))
-    streamed = whole_first and not others and len(raw) >= STREAMED_CHUNK_BYTES
+    if isinstance(first, ChunkCopy) and first.is_whole:
+        raw = first.out
+    else:
+        raw = memoryview(_thread.room.of(read.chunk_bytes))[: read.chunk_bytes]
+    streamed = first.is_whole and not others and len(raw) >= STREAMED_CHUNK_BYTES
     reader.chunk_into(read.chunk, raw, verify_hash=verify_hash, chain=chain, kept=kept, streamed=streamed)
-    for copy in others if whole_first else read.copies:
-        copy.out[:] = raw[copy.start : copy.start + len(copy.out)]
+    for copy in others if first.is_whole else read.copies:
+        copy.put(raw)

@@ -151,11 +151,15 @@ def test_a20_an_entry_that_lies_about_its_chunks_is_an_error(repo: Repository) -
             repo.read_tensors([(worse, memoryview(bytearray(8000)))])
 
 
-def test_pieces_that_are_no_runs_of_rows_are_refused() -> None:
+def test_rows_come_from_pieces_that_are_no_runs_of_rows() -> None:
     half = Piece((0, 0), (10, 5), (50,), (A,))
-    entry = TensorEntry(0, "uint8", (10, 10), pieces=(half, replace(half, offsets=(0, 5))))
-    with pytest.raises(Incompatible, match="no run of rows"):
-        plan_rows(entry, 0, 10, memoryview(bytearray(100)))
+    entry = TensorEntry(0, "uint8", (10, 10), pieces=(half, replace(half, offsets=(0, 5), chunks=(B,))))
+    out = bytearray(40)
+    for copy in plan_rows(entry, 4, 8, memoryview(out)):
+        copy.put(memoryview(bytes(range(50) if copy.chunk == A else range(100, 150))))
+    assert [list(out[row : row + 10]) for row in range(0, 40, 10)] == [
+        [*range(5 * row, 5 * row + 5), *range(100 + 5 * row, 105 + 5 * row)] for row in range(4, 8)
+    ]
 
 
 def test_pieces_that_are_runs_of_rows_are_read_in_any_order() -> None:
