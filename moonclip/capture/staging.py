@@ -241,8 +241,9 @@ def _input(entry: FlatEntry, places: Mapping[TensorSource, Span], skipped: Colle
     if isinstance(entry, FlatTensor):
         source = entry.source
         if source in skipped:
-            return UnchangedInput(entry.position, source.dtype, source.shape)
-        return TensorInput(entry.position, source.dtype, source.shape, places[source])
+            return UnchangedInput(entry.position, source.dtype, source.shape, source.stored, source.by_row)
+        span = places[source]
+        return TensorInput(entry.position, source.dtype, source.shape, span, source.stored, source.by_row)
     if isinstance(entry, FlatValue):
         return ValueInput(entry.position, entry.value)
     return ContainerInput(entry.position, entry.container, entry.info)

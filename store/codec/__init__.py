@@ -10,13 +10,16 @@ Spec: docs/format.md §5.
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import Corrupt, Incompatible
 from ..forks import loading
 from ..format import whole
 from ..format.dtypes import Element
 from ..ids import Buffer
+
+if TYPE_CHECKING:
+    from .casting import Casting
 
 
 class Transform(IntEnum):
@@ -160,6 +163,32 @@ def _word_decoder() -> Callable[..., None]:
         from .decoding import decode_words
 
         return decode_words
+
+
+def narrowing(dtype_name: str, stored: str, scale: bytes, columns: int) -> "Casting":
+    """See :func:`store.codec.casting.narrowing`."""
+    found: Casting = _casting().narrowing(dtype_name, stored, scale, columns)
+    return found
+
+
+def widening(dtype_name: str, stored: str, scale: bytes, columns: int) -> "Casting":
+    """See :func:`store.codec.casting.widening`."""
+    found: Casting = _casting().widening(dtype_name, stored, scale, columns)
+    return found
+
+
+def scale_for(data: memoryview, dtype_name: str, stored: str, columns: int | None) -> bytes | None:
+    """See :func:`store.codec.casting.scale_for`."""
+    found: bytes | None = _casting().scale_for(data, dtype_name, stored, columns)
+    return found
+
+
+@cache
+def _casting() -> Any:
+    with loading:
+        from . import casting
+
+        return casting
 
 
 def _require_plain(base: memoryview | None, *, grouped: bool) -> None:

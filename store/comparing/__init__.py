@@ -3,13 +3,13 @@
 Content is compared, not how it is cut or stored. What has the same ids is the same, and is not read.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from ..errors import Pruned
-from ..format.entries import Entry
+from ..format.entries import Entry, ValueEntry
 from ..format.objects import Commit
 from ..format.trees import Tree
 from ..ids import ChunkId, CommitId
@@ -17,6 +17,7 @@ from ..repository import Repository
 from ..sizes import Sizes
 from .comparing import ItemComparison
 from .differences import CommitDiff, Form, ItemDiff, Measures, TensorDiff, ValueDiff
+from .matching import matches
 from .segments import Pair
 from .values import header_changes
 
@@ -56,7 +57,7 @@ def diff(
     :func:`store.comparing.measuring.measure`.
     """
     one, other = repository.commit(before), repository.commit(after)
-    growth = partial(Sizes(repository.reader).total_bytes, held=_chunks_of(repository, one))
+    growth = partial(Sizes(repository.reader, repository.is_awaited).total_bytes, held=_chunks_of(repository, one))
     items: list[ItemDiff] = []
     grown: list[Entry] = []
     for name in sorted({*one.items, *other.items}):
@@ -66,8 +67,10 @@ def diff(
         except Pruned as error:
             items.append(replace(found, absent=error.message))
             continue
+        in_item = partial(is_wanted, name)
+        repository.bring(_read_whole(*trees, in_item, measured=measured))
         comparison = ItemComparison(repository, name, growth)
-        if comparison.compare(*trees, lambda entry, name=name: is_wanted(name, entry)):  # type: ignore[misc]
+        if comparison.compare(*trees, in_item):
             told = replace(comparison.told(found), ties_differ=_ties_differ(*trees))
             items.append(_measured(repository, told, comparison.pairs) if measured else told)
             grown += comparison.grown
@@ -82,6 +85,17 @@ def _placed(name: str, before: Commit, after: Commit) -> ItemDiff:
 def _trees(repository: Repository, name: str, before: Commit, after: Commit) -> tuple[Tree | None, Tree | None]:
     one, other = (repository.tree(commit, name) if name in commit.items else None for commit in (before, after))
     return one, other
+
+
+def _read_whole(
+    before: Tree | None, after: Tree | None, is_wanted: Callable[[str], bool], *, measured: bool
+) -> Iterator[Entry]:
+    """Entries that are going to be read: values that differ, and tensors that are measured."""
+    for _, one, other in matches(before, after, is_wanted):
+        sides = [side for side in (one, other) if side is not None]
+        if one is None or other is None or one.chunks != other.chunks:
+            is_read = measured and len(sides) == 2
+            yield from (side for side in sides if is_read or isinstance(side, ValueEntry))
 
 
 def _ties_differ(before: Tree | None, after: Tree | None) -> bool:

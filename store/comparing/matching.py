@@ -12,7 +12,7 @@ from ..format.entries import ContainerEntry, Entry, ValueEntry
 from ..format.trees import Tree
 from ..repository import Repository
 from .differences import ValueDiff
-from .segments import Pair, are_cut_alike, load, segments, windows
+from .segments import Pair, are_cut_alike, cast_of, load, segments, windows
 from .values import value_changes
 
 
@@ -57,7 +57,7 @@ def is_same_tensor(repository: Repository, pair: Pair) -> bool:
     before, after = pair.before, pair.after
     if (before.dtype, before.shape) != (after.dtype, after.shape):
         return False
-    if before.inline is not None or after.inline is not None:
+    if before.inline is not None and after.inline is not None and cast_of(before) == cast_of(after):
         return before.inline == after.inline
     if are_cut_alike(before, after):
         return before.chunks == after.chunks

@@ -168,6 +168,7 @@ class _Item:
         self._weights = weights
         self._take_first = take_first
         trees = [repository.tree(commit, name) for commit in commits]
+        repository.bring(entry for tree in trees for _, entry in tree)  # before threads read it
         self._commits = [short(commit.id) for commit in commits]
         self._ties: list[Ties] = [tree.ties for tree in trees]
         self._sides: list[Mapping[str, Entry]] = [dict(tree) for tree in trees]

@@ -10,7 +10,7 @@ from ..format.dtypes import dtype
 from ..format.entries import TensorEntry
 from ..ids import ChunkId
 from ..limits import DIFF_WINDOW_BYTES, MAX_CHUNK_BYTES
-from ..reading.retrieve import execute, gather, plan_span, row_bytes
+from ..reading.retrieve import plan_span, row_bytes
 from ..repository import Repository
 
 
@@ -30,7 +30,8 @@ class Pair(NamedTuple):
     @property
     def content(self) -> tuple[Hashable, ...]:
         """Equal for names of one tensor: what is found out of one holds for all."""
-        return tuple((side.dtype, side.shape, side.pieces, side.inline) for side in (self.before, self.after))
+        sides = (self.before, self.after)
+        return tuple((side.dtype, side.shape, side.pieces, side.inline, *cast_of(side)) for side in sides)
 
 
 class Segment(NamedTuple):
@@ -85,15 +86,23 @@ def segments(number: int, pair: Pair) -> Iterator[Segment]:
     bounds = sorted({bound for run in (*before, *after) for bound in (run.start, run.stop)})
     left, right = iter(before), iter(after)
     one, other = next(left, _NOTHING), next(right, _NOTHING)
+    is_alike = pair.before.dtype == pair.after.dtype and cast_of(pair.before) == cast_of(pair.after)
     for start, stop in pairwise(bounds):
         one = one if start < one.stop else next(left)
         other = other if start < other.stop else next(right)
-        is_same = one == other and one.chunk is not None and pair.before.dtype == pair.after.dtype
+        is_same = one == other and one.chunk is not None and is_alike
         yield Segment(number, pair, start, stop, is_same)
 
 
+def cast_of(entry: TensorEntry) -> tuple[str | None, bytes]:
+    """What a tensor is stored as, if it was cast: equal chunks mean equal elements only where this is equal."""
+    return (entry.stored, entry.scale)
+
+
 def are_cut_alike(one: TensorEntry, other: TensorEntry) -> bool:
-    """Whether both consist of chunks at the same places: then their ids tell all."""
+    """Whether both consist of chunks at the same places, cast alike: then their ids tell all."""
+    if cast_of(one) != cast_of(other):
+        return False
     left, right = ([(piece.offsets, piece.sizes, piece.cuts) for piece in side.pieces] for side in (one, other))
     return left == right
 
@@ -133,7 +142,7 @@ def _load(repository: Repository, window: Sequence[Segment]) -> list[Loaded]:
         if out is before or after is not before
         for copy in plan_span(entry, segment.start * _item_bytes(entry), memoryview(out))
     ]
-    execute(repository.reader, gather(copies), repository.threads, verify_hash=False)
+    repository.read_copies(copies)
     return loaded
 
 
@@ -157,7 +166,8 @@ def _runs(entry: TensorEntry) -> list[_Run]:
     runs = []
     for piece in entry.pieces:
         first = (piece.offsets[0] if piece.offsets else 0) * row_bytes(entry)
-        bounds = [bound // item_bytes for bound in accumulate(piece.cuts, initial=first)]
+        stored_bytes = dtype(entry.stored_dtype).item_bytes
+        bounds = [first // item_bytes + bound // stored_bytes for bound in accumulate(piece.cuts, initial=0)]
         runs += [_Run(*ends, chunk) for ends, chunk in zip(pairwise(bounds), piece.chunks, strict=True)]
     return sorted(runs, key=lambda run: run.start)
 

@@ -9,10 +9,18 @@ from functools import lru_cache
 from itertools import groupby
 from math import prod
 
+from ..boxes import Box, overlap_among
 from ..errors import Corrupt, Incompatible
 from ..ids import ChunkId
-from ..limits import MAX_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES, MAX_NAME_BYTES, MAX_PIECES
-from . import canonical, fields, values
+from ..limits import (
+    MAX_CHUNK_BYTES,
+    MAX_DIMENSIONS,
+    MAX_INLINE_BYTES,
+    MAX_INLINE_VALUE_BYTES,
+    MAX_NAME_BYTES,
+    MAX_PIECES,
+)
+from . import canonical, casts, fields, values
 from .canonical import Node, blob, count, counts, join_list, template, text
 from .dtypes import dtype as dtype_of
 from .values import Plain
@@ -48,6 +56,8 @@ class TensorEntry:
         shape: global shape.
         pieces: boxes that tile ``shape``; empty when inline.
         inline: the bytes themselves, if at most ``MAX_INLINE_BYTES`` (zero-size tensors too), else ``None``.
+        stored: dtype name of what ``pieces`` or ``inline`` hold, if the tensor was cast, else ``None``.
+        scale: exponents of what it was divided by, see ``store.format.casts``; empty if it was not.
     """
 
     position: int
@@ -55,11 +65,18 @@ class TensorEntry:
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...] = ()
     inline: bytes | None = None
+    stored: str | None = None
+    scale: bytes = b""
 
     @property
     def size_bytes(self) -> int:
-        """Raw bytes of the whole tensor."""
+        """Raw bytes of the whole tensor, as it is when it is restored."""
         return prod(self.shape) * dtype_of(self.dtype).item_bytes
+
+    @property
+    def stored_dtype(self) -> str:
+        """Dtype name of what its chunks hold."""
+        return self.stored or self.dtype
 
     @property
     def chunks(self) -> tuple[ChunkId, ...]:
@@ -139,7 +156,7 @@ def encode_entry(name: str, entry: Entry) -> bytes:
     """Canonical encoding of a name and what it stands for.
 
     Raises:
-        Incompatible: text that is no UTF-8, or a value that is not plain.
+        Incompatible: text that is no UTF-8, a value that is not plain, or a tensor of too many dimensions.
     """
     return join_list((text(name), _encode(entry)))
 
@@ -154,11 +171,27 @@ def _encode(entry: Entry) -> bytes:
 
 
 def _encode_tensor(entry: TensorEntry) -> bytes:
+    if len(entry.shape) > MAX_DIMENSIONS:
+        raise Incompatible(f"a tensor of {len(entry.shape)} dimensions; at most {MAX_DIMENSIONS} can be kept")
     dtype, position, shape = text(entry.dtype), count(entry.position), counts(entry.shape)
+    if entry.stored is not None:
+        return _encode_cast(entry, entry.stored)
     if entry.inline is not None:
         return _INLINE_TENSOR % (dtype, blob(entry.inline), position, shape)
-    pieces = join_list([_encode_piece(piece) for piece in entry.pieces])
-    return _CUT_TENSOR % (dtype, pieces, position, shape)
+    return _CUT_TENSOR % (dtype, _encode_pieces(entry), position, shape)
+
+
+def _encode_cast(entry: TensorEntry, stored: str) -> bytes:
+    key, content = ("inline", blob(entry.inline)) if entry.inline is not None else ("pieces", _encode_pieces(entry))
+    before = (text(entry.dtype), content, count(entry.position))
+    behind = (counts(entry.shape), text(stored))
+    if not entry.scale:
+        return template("dtype", key, "position", "shape", "stored") % (*before, *behind)
+    return template("dtype", key, "position", "scale", "shape", "stored") % (*before, blob(entry.scale), *behind)
+
+
+def _encode_pieces(entry: TensorEntry) -> bytes:
+    return join_list([_encode_piece(piece) for piece in entry.pieces])
 
 
 def _encode_value(entry: ValueEntry) -> bytes:
@@ -218,40 +251,28 @@ def decode_entry(node: Node, what: str) -> Entry:
 
 def _tensor_from(body: Node, position: int, what: str) -> TensorEntry:
     name, shape = fields.text(body["dtype"], what), tuple(fields.count(size, what) for size in body["shape"])
+    fields.require(len(shape) <= MAX_DIMENSIONS, what, f"{len(shape)} dimensions")
+    stored, scale = body.get("stored"), body.get("scale")
+    if stored is not None or scale is not None:
+        casts.require_cast(name, fields.text(stored, what), shape, scale, what)
     try:
-        item_bytes = dtype_of(name).item_bytes
+        item_bytes = dtype_of(stored or name).item_bytes
     except Incompatible as error:
         raise Corrupt(f"{what}: {error}") from error
-    size_bytes = prod(shape) * item_bytes
+    size_bytes, cast = prod(shape) * item_bytes, (stored, scale or b"")
     if "inline" in body:
         inline = body["inline"]
         fields.require(type(inline) is bytes and len(inline) == size_bytes, what, "inline bytes do not fit the shape")
         fields.require(size_bytes <= MAX_INLINE_BYTES, what, "inline tensor too large")
-        return TensorEntry(position, name, shape, inline=inline)
+        return TensorEntry(position, name, shape, (), inline, *cast)
     fields.require(size_bytes > MAX_INLINE_BYTES, what, "a tensor in chunks that belongs inline")
     pieces = tuple(_piece_from(piece, shape, item_bytes, what) for piece in body["pieces"])
     covered = sum(prod(piece.sizes) for piece in pieces) * item_bytes
     fields.require(covered == size_bytes, what, f"pieces cover {covered} of {size_bytes} bytes")
     fields.require(len(pieces) <= MAX_PIECES, what, f"{len(pieces)} pieces")
-    fields.require(_are_disjoint(pieces), what, "pieces overlap")
-    return TensorEntry(position, name, shape, pieces=pieces)
-
-
-def _are_disjoint(pieces: Sequence[Piece]) -> bool:
-    """Whether no two boxes share an element. Boxes inside a shape that are, and cover its size, tile it."""
-    ordered = sorted(pieces, key=lambda piece: piece.offsets[:1])
-    for number, piece in enumerate(ordered):
-        for other in ordered[number + 1 :]:
-            if other.offsets[0] >= piece.offsets[0] + piece.sizes[0]:
-                break  # nor do those behind it, which begin no earlier
-            if _overlap(piece, other):
-                return False
-    return True
-
-
-def _overlap(one: Piece, other: Piece) -> bool:
-    dims = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
-    return all(a < b + b_size and b < a + a_size for a, a_size, b, b_size in dims)
+    boxes = [Box(piece.offsets, piece.sizes) for piece in pieces]
+    fields.require(overlap_among(boxes) is None, what, "pieces overlap")  # so they tile: they cover its size, inside
+    return TensorEntry(position, name, shape, pieces, None, *cast)
 
 
 def _piece_from(body: Node, shape: tuple[int, ...], item_bytes: int, what: str) -> Piece:

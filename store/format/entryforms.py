@@ -35,11 +35,11 @@ _SCALAR: Final = rb"\x41[\x00-\xff]|\x42[\x00-\xff]{2}|\x44[\x00-\xff]{4}|\x48[\
 _WORD: Final = rb"[\x60-\x77][A-Za-z0-9_]*"
 
 _BODY: Final = re.compile(
-    rb"\xa1(?:ftensor\xa4edtype(" + _WORD + rb")"
+    rb"\xa1(?:ftensor([\xa4-\xa6])edtype(" + _WORD + rb")"
     rb"(?:fpieces\x81\xa4fchunks([\x81-\x97])(" + _IDS + rb")"
     rb"(dcuts[\x81-\x97](?:\x82" + _COUNT * 2 + rb")+goffsets" + _COUNTS + rb"esizes" + _COUNTS + rb")"
     rb"|finline(" + _SCALAR + rb"))"
-    rb"hposition(" + _COUNT + rb")eshape(" + _COUNTS + rb")"
+    rb"hposition(" + _COUNT + rb")(escale\x42[\x00-\xff]{2})?eshape(" + _COUNTS + rb")(fstored" + _WORD + rb")?"
     rb"|icontainer\xa3dinfo\xf6hposition(" + _COUNT + rb")dtype(" + _WORD + rb"))"
 )
 """After the name: a tensor in one piece, a scalar, or a container of which nothing more is to be said."""
@@ -83,8 +83,10 @@ def _entries(data: bytes) -> tuple[tuple[str, Entry], ...] | None:
         found = _BODY.match(data, at + name_bytes)
         if found is None or (last is not None and name <= last):
             return None
-        dtype, head, ids, rest, inline, position, shape, container_position, container = found.groups()
-        form = (dtype, head, rest, inline and inline[:1], shape, container)
+        key_count, dtype, head, ids, rest, inline, position, scale, shape, stored, container_position, container = (
+            found.groups()
+        )
+        form = (key_count, dtype, head, rest, inline and inline[:1], scale, shape, stored, container)
         make = _known.get(form) or _met(form, found[0])
         entries.append((name.decode(), make(_number(position or container_position), ids or inline)))
         last, at = name, found.end()
@@ -135,14 +137,14 @@ def _maker(entry: Entry) -> _Make:
         kind = entry.container
         return lambda position, _: ContainerEntry(position, kind)
     assert isinstance(entry, TensorEntry)
-    dtype, shape = entry.dtype, entry.shape
+    dtype, shape, cast = entry.dtype, entry.shape, (entry.stored, entry.scale)
     if entry.inline is not None:
-        return lambda position, inline: TensorEntry(position, dtype, shape, (), inline and inline[1:])
+        return lambda position, inline: TensorEntry(position, dtype, shape, (), inline and inline[1:], *cast)
     (piece,) = entry.pieces
     offsets, sizes, cuts = piece.offsets, piece.sizes, piece.cuts
 
     def make(position: int, ids: bytes | None) -> TensorEntry:
-        return TensorEntry(position, dtype, shape, (Piece(offsets, sizes, cuts, _ids_in(ids, len(cuts))),))
+        return TensorEntry(position, dtype, shape, (Piece(offsets, sizes, cuts, _ids_in(ids, len(cuts))),), None, *cast)
 
     return make
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import Corrupt, Incompatible
 from ..ids import Buffer, CommitId, TreeId, commit_id
+from ..limits import MAX_TREE_NODES
 from . import canonical, fields, values
 from .canonical import Node
 from .entries import Entry, decode_entry, encode_entry
@@ -72,7 +73,7 @@ class TreeNode:
         entries = read_leaf(bytes(data))
         if entries is not None:
             return cls(entries)
-        node = canonical.parse(data, what)
+        node = canonical.parse(data, what, MAX_TREE_NODES)
         tree: TreeNode = _build(what, lambda: _tree_from(node, what))
         _require_same(tree, data, what)
         return tree
@@ -127,7 +128,7 @@ class Commit:
         Raises:
             Corrupt: not the canonical encoding of a well-formed commit.
         """
-        node = canonical.parse(data, what)
+        node = canonical.parse(data, what, MAX_TREE_NODES)
         commit: Commit = _build(what, lambda: _commit_from(node, what))
         _require_same(commit, data, what)
         return commit

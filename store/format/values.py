@@ -101,7 +101,7 @@ def from_node(node: Node, what: str = "value") -> Plain:
         return _from_typed(node, what)
     except Corrupt:
         raise
-    except (ValueError, TypeError, IndexError, struct.error, UnicodeError) as error:
+    except (ValueError, TypeError, IndexError, AttributeError, struct.error, UnicodeError) as error:
         raise Corrupt(f"{what}: malformed typed value ({error})") from error
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from ..forks import loading
 from ..limits import KERNEL_LOAD_BYTES, KERNEL_PROBE_SECONDS
 from . import cache, reference
+from .casting import Numbers
 from .estimating import Candidates, Runs
 from .mapping import Bytes, Counts, Words
 
@@ -60,6 +61,21 @@ class Kernels(Protocol):
 
     def stream(self, target_at: int, source_at: int, size_bytes: int) -> None:
         """A copy past the caches."""
+
+    def cast(
+        self,
+        source: Words,
+        source_format: int,
+        target: Words,
+        target_format: int,
+        factors: Numbers,
+        columns: int,
+        first: int,
+    ) -> None:
+        """Numbers of one format as another's."""
+
+    def largest(self, words: Words, infinity: int) -> int:
+        """The word of the largest magnitude."""
 
 
 class _Loader:

@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 import numba
 import numba.core.types
 
-from . import source_chunks, source_decode, source_words
+from . import source_casts, source_chunks, source_decode, source_words
 from .image import RUNTIME
 from .interface import ARGUMENTS, RESULTS, VARIANTS, symbol
 
@@ -67,7 +67,8 @@ def _compiled(name: str, width_bytes: int, machine: Any) -> Any:
 
 
 def _source(name: str) -> Callable[..., object]:
-    source: Callable[..., object] = {**vars(source_decode), **vars(source_chunks), **vars(source_words)}[name]
+    sources = {**vars(source_casts), **vars(source_decode), **vars(source_chunks), **vars(source_words)}
+    source: Callable[..., object] = sources[name]
     return source
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import casting
 from .choosing import CODED, GROUPED, KEPT, MAPPING, MATCHED, PLAN_INTEGERS, PLANES
 from .estimating import NO_MAPPING, Candidates, Runs
 from .interface import WIDTHS
@@ -24,7 +25,7 @@ _RUNS = Runs(stride=131, run_words=31, run_count=19)
 def exercise(kernels: "Kernels") -> bytes:
     """Run every kernel on a fixed input; the result is the same for all twins."""
     widths = b"".join(_exercise_width(kernels, width_bytes) for width_bytes in WIDTHS)
-    return widths + _exercise_stretches(kernels) + _exercise_stream(kernels)
+    return widths + _exercise_stretches(kernels) + _exercise_stream(kernels) + _exercise_casts(kernels)
 
 
 def _exercise_width(kernels: "Kernels", width_bytes: int) -> bytes:
@@ -95,6 +96,23 @@ def _exercise_stream(kernels: "Kernels") -> bytes:
     head = -target.ctypes.data % STREAM_LINE_BYTES
     kernels.stream(target.ctypes.data + head, source.ctypes.data + 1, source.size // 128 * STREAM_LINE_BYTES)
     return target[head : head + source.size].tobytes()
+
+
+def _exercise_casts(kernels: "Kernels") -> bytes:
+    """From each format to each other, also in rows of which the first was begun before and the last does not end."""
+    results: list[Words] = []
+    rows = _WORD_COUNT // _COLUMNS + 2
+    factors = np.ldexp(1.0, np.arange(rows, dtype=np.int32) % 60 - 30)
+    for source_format, source_bytes in enumerate(casting.ITEM_BYTES):
+        source = _words(source_bytes, 11)
+        for target_format, target_bytes in enumerate(casting.ITEM_BYTES):
+            for some in (factors[:0], factors):
+                target = np.empty(_WORD_COUNT, f"<u{target_bytes}")
+                kernels.cast(source, source_format, target, target_format, some, _COLUMNS, 7)
+                results.append(target)
+        limit = (1 << (8 * source_bytes - 1)) - (1 << max(0, 8 * source_bytes - 9))
+        results.append(np.array([kernels.largest(source, limit)], np.uint64))
+    return b"".join(result.tobytes() for result in results)
 
 
 def _words(width_bytes: int, seed: int, count: int = _WORD_COUNT) -> Words:

@@ -16,11 +16,13 @@ ARGUMENTS: Final = {
     "encode": "w w i c i i b b p p",
     "decode": "b i b i i i i i i i b b p p",
     "stream": "b b i",
+    "cast": "b i i b i b i i i p",
+    "largest": "w i i",
 }
 """One letter an argument. Pointers: ``w`` to words, ``b`` to bytes, ``c`` to 64-bit counts, ``t`` to 32-bit cells,
 ``p`` to pointers to bytes. ``i`` is a 64-bit integer. Every kernel returns a 64-bit unsigned integer or nothing."""
 
-RESULTS: Final = frozenset({"encode", "decode"})
+RESULTS: Final = frozenset({"encode", "decode", "largest"})
 """Kernels that return something."""
 
 VARIANTS: Final = tuple(

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from .casting import Numbers
 from .choosing import MAX_WIDTH_BYTES
 from .estimating import WEIGHTS, Candidates, Runs
 from .image import Image
@@ -130,6 +131,25 @@ class Native:
     def stream(self, target_at: int, source_at: int, size_bytes: int) -> None:
         """Twin: :func:`store.kernels.reference.stream`."""
         self._functions["stream", 1](target_at, source_at, size_bytes)
+
+    def cast(
+        self,
+        source: Words,
+        source_format: int,
+        target: Words,
+        target_format: int,
+        factors: Numbers,
+        columns: int,
+        first: int,
+    ) -> None:
+        """Twin: :func:`store.kernels.casting.cast`."""
+        call = self._functions["cast", 1]
+        arguments = (_at(source), source_format, source.size, _at(target), target_format)
+        call(*arguments, _at(factors), factors.size, columns, first, self._scratch.addresses)
+
+    def largest(self, words: Words, infinity: int) -> int:
+        """Twin: :func:`store.kernels.casting.largest`."""
+        return int(self._functions["largest", words.itemsize](_at(words), words.size, infinity))
 
 
 def _function(name: str, address: int) -> Callable[..., Any]:

@@ -167,6 +167,18 @@ def _pointer_to(kind: Any) -> Callable[..., Any]:
     return typed
 
 
+def _bits_as(kind: Any, width: Callable[[], Any]) -> Callable[..., Any]:
+    """The same 32 bits as a number of another kind."""
+
+    def typed(_context: Any, number: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], width())
+
+        return kind(number), generate
+
+    return typed
+
+
 def _permute(_context: Any, source: Any, _at: Any, _tables: Any, _table: Any, _out: Any, _to: Any) -> Any:
     """For 64 bytes at once, what a table of 256 bytes has for each."""
     line, eighth = ir.VectorType(ir.IntType(8), _LINE_BYTES), ir.IntType(8)
@@ -208,6 +220,13 @@ bytes_at: Any = intrinsic(_pointer_to(types.uint8))
 pairs_at: Any = intrinsic(_pointer_to(types.uint16))
 fours_at: Any = intrinsic(_pointer_to(types.uint32))
 eights_at: Any = intrinsic(_pointer_to(types.uint64))
+doubles_at: Any = intrinsic(_pointer_to(types.float64))
+singles_in: Any = intrinsic(_place_of(types.float32))
+fours_in: Any = intrinsic(_place_of(types.uint32))
+single_of: Any = intrinsic(_bits_as(types.float32, ir.FloatType))
+"""A single from its word, which is 32 bits wide."""
+word_of: Any = intrinsic(_bits_as(types.uint32, lambda: ir.IntType(32)))
+"""The word of a single."""
 words_in: Any = intrinsic(_place_of(types.uint64))
 load_cell: Any = intrinsic(_load_cell)
 _look_up_line: Any = intrinsic(_permute)

@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 
 from . import choosing
+from .casting import cast as cast  # noqa: PLC0414 - two of the twins
+from .casting import largest as largest  # noqa: PLC0414
 from .choosing import CODED, GROUPED, MAPPING, PLANES
 from .estimating import Candidates
 from .estimating import choose as choose  # noqa: PLC0414 - one of the twins

@@ -121,6 +121,6 @@ class Lines:
 def _places_of(item: str, node: TreeNode) -> Iterator[tuple[_Key, ObjectId]]:
     for name, entry in node.entries:
         if isinstance(entry, TensorEntry):
-            element = dtype(entry.dtype).element
+            element = dtype(entry.stored_dtype).element
             for number, (chunk, cut) in enumerate(zip(entry.chunks, entry.cuts, strict=True)):
                 yield (item, name, number, cut, element), chunk

@@ -8,7 +8,7 @@ from store.format.entries import ContainerEntry, Piece, TensorEntry, ValueEntry,
 from store.format.objects import Commit, SubTree, TreeNode
 from store.format.values import encode as encode_value
 from store.ids import ChunkId, CommitId, ObjectId, TreeId, chunk_id
-from store.limits import MAX_NAME_BYTES
+from store.limits import MAX_DIMENSIONS, MAX_NAME_BYTES
 
 CHUNK = chunk_id(b"chunk")
 TREE = TreeId(ObjectId(bytes(range(32))))
@@ -137,3 +137,9 @@ def test_pieces_that_tile_in_two_dims_are_accepted() -> None:
     quarters = [Piece((row, column), (2, 16), (128,), (CHUNK,)) for row in (0, 2) for column in (0, 16)]
     node = TreeNode(entries=(("a", tensor(pieces=tuple(quarters))),))
     assert TreeNode.decode(node.encode()) == node
+
+
+def test_what_nobody_could_read_back_is_not_written() -> None:
+    node = TreeNode(entries=(("a", TensorEntry(0, "int8", (1,) * (MAX_DIMENSIONS + 1), inline=b"\0")),))
+    with pytest.raises(Incompatible, match="1025 dimensions"):
+        node.encode()

@@ -100,6 +100,7 @@ def test_after_a_failure_its_arena_is_not_used_again(staging: Staging) -> None:
     source = Interrupting()
     source.size_bytes, source.dtype, source.shape = 4000, "float32", (1000,)  # type: ignore[attr-defined]
     source.tensor, source.address = torch.zeros(1000), 0  # type: ignore[attr-defined]
+    source.stored, source.by_row = None, False  # type: ignore[attr-defined]
     entry.source = source  # type: ignore[union-attr, assignment]
     with pytest.raises(KeyboardInterrupt):
         staging.capture(states)
