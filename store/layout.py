@@ -40,6 +40,11 @@ class Layout:
         """Leases."""
         return self.root / "writers"
 
+    @property
+    def parts(self) -> Path:
+        """What ranks have handed in of snapshots in the making, a directory for each."""
+        return self.root / "parts"
+
 
 def encode_format() -> bytes:
     """The ``format`` file of a new store."""

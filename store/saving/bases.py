@@ -4,16 +4,25 @@ While a run saves, its last save still lies in memory: the chunk in the same pla
 read. After a start, or for an item the last save did not hold, the parent commit's chunks answer instead.
 """
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..codec import Room, narrowing
 from ..errors import NotUnchanged
+from ..format.casts import is_by_row
+from ..format.dtypes import dtype as dtype_of
 from ..format.entries import Entry, TensorEntry
 from ..ids import ChunkId, CommitId, TreeId
 from ..reading.reader import ObjectReader
 from .inputs import UnchangedInput
+
+if TYPE_CHECKING:
+    from ..codec.casting import Casting
 
 ItemEntries = Mapping[str, Mapping[str, Entry]]
 """Item name → entry name → entry."""
@@ -27,8 +36,9 @@ class Base(NamedTuple):  # one for each chunk of a save: made in a third of a da
 
     Attributes:
         id: what it was committed under.
-        in_memory: its bytes if they are at hand, valid until the owner of the last save reuses its buffers.
-        read: reads its bytes, from memory or from the store.
+        in_memory: its bytes if they are at hand, valid until the owner of the last save reuses its buffers. Of a tensor
+            that is cast, what it was before: equal elements with an equal scale are the same chunk.
+        read: reads its bytes, from memory or from the store; valid until the same thread reads another base.
     """
 
     id: ChunkId
@@ -73,17 +83,26 @@ class Bases:
         self._buffers = buffers
         self._last = last or {}
 
-    def of_tensor(self, item: str, name: str, dtype: str) -> list[Base]:
+    def of_tensor(self, item: str, name: str, dtype: str, stored: str | None = None, scale: bytes = b"") -> list[Base]:
         """Bases for the chunks of a tensor, in order: none if there is no such tensor, or it has another dtype.
 
         Their lengths may differ from the chunks' that are stored now.
+
+        Args:
+            item: the item.
+            name: the tensor's name.
+            dtype: its dtype.
+            stored: the dtype that it is cast to, if it is.
+            scale: and what it is divided by then.
         """
         entry = self._entries.get(item, {}).get(name)
-        if not isinstance(entry, TensorEntry) or entry.dtype != dtype:
+        if not isinstance(entry, TensorEntry) or (entry.dtype, entry.stored) != (dtype, stored):
             return []
         buffer = self._buffers.get((item, name))
         if buffer is None:
             return [self._stored(chunk) for chunk in entry.chunks]
+        if stored is not None:
+            return list(_cast(entry, stored, buffer, is_same_scale=entry.scale == scale))
         if len(entry.cuts) == 1 and len(buffer) == entry.cuts[0]:  # most tensors there are
             return [_in_memory(entry.chunks[0], buffer)]
         stops = accumulate(entry.cuts)
@@ -96,10 +115,10 @@ class Bases:
         """The last save's entry of a tensor that is as it was then, at the place it has now.
 
         Raises:
-            NotUnchanged: there is none, or it has another dtype or shape.
+            NotUnchanged: there is none, or it has another dtype or shape, or is stored otherwise.
         """
         entry = self._last.get(item, {}).get(name)
-        if not isinstance(entry, TensorEntry) or (entry.dtype, entry.shape) != (given.dtype, given.shape):
+        if not isinstance(entry, TensorEntry) or not _is_kept_as(entry, given):
             raise NotUnchanged(
                 f"{item}::{name} is not as it was in the last save, or that is not stored any more; save it again",
                 item=item,
@@ -109,6 +128,37 @@ class Bases:
 
     def _stored(self, chunk: ChunkId) -> Base:
         return Base(chunk, None, lambda: memoryview(self._reader.chunk(chunk)))
+
+
+def _is_kept_as(entry: TensorEntry, given: UnchangedInput) -> bool:
+    return (entry.dtype, entry.shape, entry.stored) == given[1:4] and is_by_row(entry.scale) == given.by_row
+
+
+def _cast(entry: TensorEntry, stored: str, buffer: memoryview, *, is_same_scale: bool) -> Iterator[Base]:
+    """Bases that lie in memory as they were before they were cast: cast once more, which costs less than reading."""
+    before_bytes, after_bytes = dtype_of(entry.dtype).item_bytes, dtype_of(stored).item_bytes
+    casting = narrowing(entry.dtype, stored, entry.scale, prod(entry.shape[1:]))
+    for chunk, cut, stop in zip(entry.chunks, entry.cuts, accumulate(entry.cuts), strict=True):
+        first, end = (stop - cut) // after_bytes, stop // after_bytes
+        elements = buffer[first * before_bytes : end * before_bytes]
+        yield Base(chunk, elements if is_same_scale else None, partial(_cast_again, casting, elements, first))
+
+
+class _Thread(threading.local):
+    """Where a thread casts bases: fresh memory for each would cost page faults, and is in no cache."""
+
+    def __init__(self) -> None:
+        self.room = Room()
+
+
+_thread = _Thread()
+
+
+def _cast_again(casting: "Casting", elements: memoryview, first: int) -> memoryview:
+    size_bytes = len(elements) // casting.source_bytes * casting.target_bytes
+    room = memoryview(_thread.room.of(size_bytes))[:size_bytes]
+    casting.into(elements, first, room)
+    return room
 
 
 def _in_memory(chunk: ChunkId, raw: memoryview) -> Base:

@@ -8,9 +8,11 @@ collector's.
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+from ..codec import narrowing
 from ..errors import Incompatible
 from ..format import values
 from ..format.chunking import blob_cuts, tensor_cuts
@@ -20,6 +22,9 @@ from ..ids import ChunkId, ObjectId
 from ..limits import GROUP_BYTES, GROUP_CHUNKS, MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES
 from .bases import Base, Bases
 from .inputs import ContainerInput, Input, MadeInput, StoredInput, TensorInput, UnchangedInput, ValueInput
+
+if TYPE_CHECKING:
+    from ..codec.casting import Casting
 
 
 class ChunkTask(NamedTuple):
@@ -69,7 +74,34 @@ class UnmadeTask(NamedTuple):
         return self.task._replace(raw=self.make())
 
 
-Task = ChunkTask | UnmadeTask
+class CastTask(NamedTuple):
+    """A chunk that holds elements in another dtype than memory does.
+
+    Attributes:
+        elements: what memory holds.
+        casting: how they are cast.
+        first: which element of the tensor the first of them is.
+        size_bytes: the chunk's length.
+        task: all else; its base is compared with what memory holds.
+    """
+
+    elements: memoryview
+    casting: "Casting"
+    first: int
+    size_bytes: int
+    task: ChunkTask
+
+    def made(self) -> ChunkTask:
+        """The chunk with its bytes, in new memory."""
+        return self.task._replace(raw=self.casting.new(self.elements, self.first))
+
+    def made_in(self, room: memoryview) -> ChunkTask:
+        """The same in memory of its length."""
+        self.casting.into(self.elements, self.first, room)
+        return self.task._replace(raw=room)
+
+
+Task = ChunkTask | UnmadeTask | CastTask
 
 
 class Draft(NamedTuple):
@@ -82,6 +114,8 @@ class Draft(NamedTuple):
         tasks: one for each chunk.
         ids: the chunks' ids, complete once all tasks ran.
         kept: the entry, if it is the last save's or another commit's.
+        stored: dtype that the tensor is cast to, if it is.
+        scale: what it is divided by then, see ``store.format.casts``.
     """
 
     given: Input
@@ -90,6 +124,8 @@ class Draft(NamedTuple):
     tasks: tuple[Task, ...] = ()
     ids: Sequence[ChunkId] = ()
     kept: Entry | None = None
+    stored: str | None = None
+    scale: bytes = b""
 
     def entry(self) -> Entry:
         """The entry, once all tasks have run."""
@@ -101,10 +137,9 @@ class Draft(NamedTuple):
             return ContainerEntry(given.position, given.container, given.info)
         if isinstance(given, ValueInput):
             return ValueEntry(given.position, inline=self.inline, cuts=self.cuts, chunks=chunks)
-        if self.inline is not None:
-            return TensorEntry(given.position, given.dtype, given.shape, inline=self.inline)
         piece = Piece((0,) * len(given.shape), given.shape, self.cuts, chunks)
-        return TensorEntry(given.position, given.dtype, given.shape, pieces=(piece,))
+        pieces = (piece,) if self.inline is None else ()
+        return TensorEntry(given.position, given.dtype, given.shape, pieces, self.inline, self.stored, self.scale)
 
 
 def groups(tasks: Iterable[Task]) -> list[list[Task]]:
@@ -124,14 +159,23 @@ def groups(tasks: Iterable[Task]) -> list[list[Task]]:
     return sorted(found, key=lambda group: sum(task.size_bytes for task in group), reverse=True)
 
 
-def draft(item: str, name: str, given: Input, bases: Bases) -> Draft:
+def draft(item: str, name: str, given: Input, bases: Bases, scale: bytes | None = b"") -> Draft:
     """Plan how one input is stored.
+
+    Args:
+        item: the item.
+        name: name of its entry.
+        given: the input.
+        bases: what chunks are compared with and stored against.
+        scale: of a tensor that is to be cast, see ``store.format.casts``; ``None`` if it cannot be, after all.
 
     Raises:
         Incompatible: an unknown dtype, bytes that do not fit the shape, or a value that is not plain.
         NotUnchanged: it is said to be as in the last save, and is not there.
     """
     if isinstance(given, TensorInput):
+        if given.stored is not None and scale is not None:
+            return _cast_draft(item, name, given, given.stored, bases, scale)
         return _tensor_draft(item, name, given, bases)
     if isinstance(given, UnchangedInput):
         return Draft(given, kept=bases.unchanged(item, name, given))
@@ -145,20 +189,44 @@ def draft(item: str, name: str, given: Input, bases: Bases) -> Draft:
 
 
 def _tensor_draft(item: str, name: str, given: TensorInput, bases: Bases) -> Draft:
-    assert isinstance(given.data, memoryview)
-    known = dtype(given.dtype)
+    known, data = dtype(given.dtype), _data_of(item, name, given)
+    if len(data) <= MAX_INLINE_BYTES:
+        return Draft(given, inline=bytes(data))
     cuts = tensor_cuts(given.shape, known.item_bytes)
-    if sum(cuts) != len(given.data):
+    found = bases.of_tensor(item, name, given.dtype)
+    return _cut(given, f"{item}/{name}", data, cuts, known.element, found)
+
+
+def _data_of(item: str, name: str, given: TensorInput) -> memoryview:
+    assert isinstance(given.data, memoryview)
+    size_bytes = prod(given.shape) * dtype(given.dtype).item_bytes
+    if size_bytes != len(given.data):
         raise Incompatible(
             f"{item}::{name}: {len(given.data)} bytes given for {given.dtype} of shape {list(given.shape)},"
-            f" which takes {sum(cuts)}",
+            f" which takes {size_bytes}",
             item=item,
             name=name,
         )
-    if len(given.data) <= MAX_INLINE_BYTES:
-        return Draft(given, inline=bytes(given.data))
-    found = bases.of_tensor(item, name, given.dtype)
-    return _cut(given, f"{item}/{name}", given.data, cuts, known.element, found)
+    return given.data
+
+
+def _cast_draft(item: str, name: str, given: TensorInput, stored: str, bases: Bases, scale: bytes) -> Draft:
+    data, before_bytes, after = _data_of(item, name, given), dtype(given.dtype).item_bytes, dtype(stored)
+    casting = narrowing(given.dtype, stored, scale, prod(given.shape[1:]))
+    cuts = tensor_cuts(given.shape, after.item_bytes)
+    if sum(cuts) <= MAX_INLINE_BYTES:
+        return Draft(given, inline=bytes(casting.new(data, 0)), stored=stored, scale=scale)
+    found = bases.of_tensor(item, name, given.dtype, stored, scale)
+    ids: list[ChunkId] = [_PENDING] * len(cuts)
+    place = _place(f"{item}/{name}")
+    tasks = []
+    for number, (cut, stop) in enumerate(zip(cuts, accumulate(cuts), strict=True)):
+        base = found[number] if number < len(found) else None
+        first, end = (stop - cut) // after.item_bytes, stop // after.item_bytes
+        elements = data[first * before_bytes : end * before_bytes]
+        task = ChunkTask(_UNMADE, after.element, base, place + number, ids, number)
+        tasks.append(CastTask(elements, casting, first, cut, task))
+    return Draft(given, cuts=cuts, tasks=tuple(tasks), ids=ids, stored=stored, scale=scale)
 
 
 def _made_draft(item: str, name: str, given: MadeInput, bases: Bases) -> Draft:

@@ -26,10 +26,14 @@ from ..memory import same_bytes
 from ..parallel import Threads
 from ..reading.closure import readable
 from .bases import Base, Bases
-from .drafts import ChunkTask, Task, draft, groups
+from .drafts import CastTask, ChunkTask, Task, draft, groups
 from .inputs import ItemInput
 from .packseries import PackSeries
 from .phases import Laps, Phases
+from .scales import measured
+
+_ALIGNMENT_BYTES = 64
+"""Of what is cast: kernels want words where words belong, and lines of the cache are no worse."""
 
 
 class Known(Protocol):
@@ -69,11 +73,16 @@ class Counts:
 
 
 class _Seen(NamedTuple):
-    """A chunk once its id is known, and whether it equals its base in memory."""
+    """A chunk once its id is known, and whether it equals its base in memory: then it need not have been cast."""
 
-    task: ChunkTask
+    made: ChunkTask | CastTask
     id: ChunkId
     is_unchanged: bool
+
+    @property
+    def task(self) -> ChunkTask:
+        """The chunk, which may lack its bytes."""
+        return _chunk_of(self.made)
 
 
 class _Thread(threading.local):
@@ -81,6 +90,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.room = Room()
+        self.cast_room = Room()
 
 
 _thread = _Thread()
@@ -128,17 +138,25 @@ class Ingest:
             Incompatible: an unknown dtype, bytes that do not fit their shape, or a value that is not plain.
             OSError: writing failed.
         """
+        scales = measured(items, self._threads, self._phases)
         with self._phases.computing("plan"):
             drafts = {
-                item.name: {name: draft(item.name, name, given, self._bases) for name, given in item.entries.items()}
+                item.name: {
+                    name: draft(item.name, name, given, self._bases, scales.get((item.name, name), b""))
+                    for name, given in item.entries.items()
+                }
                 for item in items
             }
             tasks = [task for by_name in drafts.values() for planned in by_name.values() for task in planned.tasks]
-        self._threads.run(self._store_group, groups(tasks))
+        self.store(tasks)
         with self._phases.computing("plan"):
             return {
                 item: {name: planned.entry() for name, planned in by_name.items()} for item, by_name in drafts.items()
             }
+
+    def store(self, tasks: Sequence[Task]) -> None:
+        """Store chunks, whose ids go where the tasks say. Raises OSError when writing fails."""
+        self._threads.run(self._store_group, groups(tasks))
 
     def trees(self, items: Sequence[ItemInput], entries: Mapping[str, Mapping[str, Entry]]) -> dict[str, TreeId]:
         """Store the trees of all items and return their roots.
@@ -168,16 +186,19 @@ class Ingest:
 
     def _store_group(self, planned: Sequence[Task]) -> None:
         laps, counts = Laps(), Counts()
-        tasks = [task.made() for task in planned]
+        tasks = [task if isinstance(task, CastTask) else task.made() for task in planned]
         unchanged = [_equals_base(task) for task in tasks]
         laps.end("compare")
+        if any(isinstance(task, CastTask) for task in tasks):
+            tasks = _cast(tasks, unchanged)
+            laps.end("cast")
         seen = [_see(task, is_unchanged=same) for task, same in zip(tasks, unchanged, strict=True)]
         laps.end("hash")
         stored = self._look_up(seen)
         laps.end("lookup")
         for chunk in seen:
             counts.chunk_count += 1
-            counts.raw_bytes += len(chunk.task.raw)
+            counts.raw_bytes += chunk.made.size_bytes
             if chunk.id in stored:
                 counts.unchanged_count += chunk.is_unchanged
                 counts.known_count += not chunk.is_unchanged
@@ -204,7 +225,7 @@ class Ingest:
             return True
 
     def _store_chunk(self, chunk: _Seen, stored: Mapping[ObjectId, Place], counts: Counts, laps: Laps) -> None:
-        task = chunk.task
+        task = chunk.made.made()
         encoded = self._encode(task, stored)
         laps.end("encode")
         element = task.element or Element.INT8
@@ -257,12 +278,32 @@ class Ingest:
         return sealed.stored_bytes
 
 
-def _equals_base(task: ChunkTask) -> bool:
-    return task.base is not None and task.base.in_memory is not None and same_bytes(task.raw, task.base.in_memory)
+def _chunk_of(task: ChunkTask | CastTask) -> ChunkTask:
+    return task.task if isinstance(task, CastTask) else task
 
 
-def _see(task: ChunkTask, *, is_unchanged: bool) -> _Seen:
+def _equals_base(task: ChunkTask | CastTask) -> bool:
+    base, raw = _chunk_of(task).base, task.elements if isinstance(task, CastTask) else task.raw
+    return base is not None and base.in_memory is not None and same_bytes(raw, base.in_memory)
+
+
+def _cast(tasks: Sequence[ChunkTask | CastTask], unchanged: Sequence[bool]) -> list[ChunkTask | CastTask]:
+    """Cast what has changed, into memory that is used again when this thread comes to the next group."""
+    made: list[ChunkTask | CastTask] = []
+    room = memoryview(_thread.cast_room.of(sum(task.size_bytes + _ALIGNMENT_BYTES for task in tasks)))
+    end = 0
+    for task, is_unchanged in zip(tasks, unchanged, strict=True):
+        if isinstance(task, CastTask) and not is_unchanged:
+            made.append(task.made_in(room[end : end + task.size_bytes]))
+            end += -(-task.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        else:
+            made.append(task)
+    return made
+
+
+def _see(made: ChunkTask | CastTask, *, is_unchanged: bool) -> _Seen:
     """Find the id of a chunk, and give it to the draft it belongs to."""
+    task = _chunk_of(made)
     object_id = task.base.id if is_unchanged and task.base is not None else chunk_id(task.raw)
     task.ids[task.number] = object_id
-    return _Seen(task, object_id, is_unchanged)
+    return _Seen(made, object_id, is_unchanged)

@@ -27,24 +27,30 @@ class TensorInput(NamedTuple):
         shape: its shape.
         data: its bytes, little-endian, C order, a flat view of unsigned bytes; unaltered until the save is done. Or
             where they lie in the save's arena: see :func:`located`.
+        stored: narrower dtype to store it in, see ``store.format.casts``; ``None`` for its own.
+        by_row: whether each index along dim 0 gets a scale of its own, if ``stored`` takes one and rows are long.
     """
 
     position: int
     dtype: str
     shape: tuple[int, ...]
     data: memoryview | Span
+    stored: str | None = None
+    by_row: bool = False
 
 
 class UnchangedInput(NamedTuple):
     """A tensor that is what it was in the last save from here: its chunks are taken from there, unseen.
 
     A save that cannot do so (there is no such tensor, or a chunk of it is not stored any more) is refused with
-    ``NotUnchanged``; it then has to be asked for with its bytes.
+    ``NotUnchanged``; it then has to be asked for with its bytes. So is one that was stored otherwise than it is to be.
     """
 
     position: int
     dtype: str
     shape: tuple[int, ...]
+    stored: str | None = None
+    by_row: bool = False
 
 
 class MadeInput(NamedTuple):
@@ -113,5 +119,6 @@ def located(items: Sequence[ItemInput], memory: memoryview) -> list[ItemInput]:
 
 def _located(given: Input, memory: memoryview) -> Input:
     if isinstance(given, TensorInput) and isinstance(given.data, Span):
-        return TensorInput(given.position, given.dtype, given.shape, memory[given.data.start : given.data.stop])
+        data = memory[given.data.start : given.data.stop]
+        return TensorInput(given.position, given.dtype, given.shape, data, given.stored, given.by_row)
     return given

@@ -4,13 +4,14 @@ A lease is a file under ``writers/`` that its owner holds locked, from before th
 durable. The kernel drops the lock when the owner dies, however it dies: a lease whose lock can be taken is dead. No
 clock is asked and no process id, neither of which says the truth on a machine that was restarted.
 
-Lines are ``pack <id>`` and ``commit <id>``, ids in hex. Spec: docs/format.md, section on leases.
+Lines are ``pack <id>`` and ``commit <id>``, ids in hex. A lease whose name is a snapshot's id also names, as long as it
+lives, whatever packs the snapshot's parts name. Spec: docs/format.md, section on leases.
 """
 
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,7 @@ from uuid import uuid4
 from ..disk.files import FileLock, Files
 from ..errors import Busy, Conflict, Corrupt
 from ..ids import CommitId, ObjectId, PackId
+from .partfiles import packs_of_parts
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 _LINE = re.compile(rb"(pack|commit) ([0-9a-f]{64})")
@@ -30,7 +32,7 @@ class LeaseRecord:
 
     Attributes:
         name: its file's name.
-        packs: packs that its owner has made or is about to name.
+        packs: packs that its owner has made or is about to name, and those of the parts of its snapshot.
         commits: commits that its owner is making.
     """
 
@@ -55,6 +57,11 @@ class Lease:
     def name(self) -> str:
         """The file's name: 32 hex digits."""
         return self._path.name
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is held, and by this process."""
+        return self._lock is not None and self._is_owner()
 
     def add_pack(self, pack: PackId) -> None:
         """Say that ``pack`` is about to get its name. Durable on return."""
@@ -83,7 +90,7 @@ class Lease:
         self.release()
 
     def _append(self, line: str) -> None:
-        if self._lock is None or not self._is_owner():
+        if not self.is_ours:
             raise Conflict(f"lease {self.name} is not held by this process: its work cannot be published; start anew")
         self._files.append_durable(self._path, line.encode())
 
@@ -112,10 +119,17 @@ def living_leases(root: Path, files: Files) -> list[LeaseRecord]:
     """What the writers say that are alive now.
 
     Raises:
-        Corrupt: a lease holds a line that is none.
+        Corrupt: a lease holds a line that is none, or a part of a living snapshot is damaged.
     """
     paths = [path for path in lease_paths(root, files) if not _is_dead(path, files)]
-    return [record for record in (_read(path, files) for path in paths) if record is not None]
+    # Parts after all leases: a rank hands its part in before it lets go of the lease that named the same packs.
+    records = [record for record in [_read(path, files) for path in paths] if record is not None]
+    return [replace(each, packs=each.packs | packs_of_parts(root, files, each.name)) for each in records]
+
+
+def is_held(root: Path, files: Files, name: str) -> bool:
+    """Whether the lease of that name is there, and its owner lives."""
+    return not _is_dead(root / "writers" / name, files)
 
 
 def lease_paths(root: Path, files: Files) -> list[Path]:

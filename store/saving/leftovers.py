@@ -1,4 +1,4 @@
-"""Removing what writers that died left behind: temporaries of packs, and their leases.
+"""Removing what writers that died left behind: temporaries of packs, parts of snapshots, and their leases.
 
 Packs that have their name stay, also such as nothing refers to: whether one is garbage only gc can tell.
 
@@ -19,6 +19,7 @@ from ..errors import Busy
 from ..layout import Layout
 from ..limits import SWEEP_NS
 from .leases import lease_paths
+from .partfiles import remove_parts, snapshot_directories
 
 _TEMPORARY = re.compile(r"tmp-([0-9a-f]{32})-[0-9]+")
 
@@ -67,8 +68,13 @@ def _sweep(layout: Layout, files: Files, dead: Sequence[Path]) -> None:
         # A writer has its lease before its first temporary: what was listed and has no lease now, nobody makes.
         if lease in left or not files.exists(lease):
             left.setdefault(lease, []).append(temporary)
+    for parts in snapshot_directories(layout.root, files):
+        lease = layout.writers / parts.name
+        if not files.exists(lease):  # a snapshot too has its lease before its directory
+            left.setdefault(lease, [])
     for lease, temporaries in left.items():
         try:
+            remove_parts(layout.root, files, lease.name)
             _remove([*temporaries, lease], files)  # the lease last: while it is there, what is left has a name
         except OSError as error:
             _log.info("what a dead writer may have left stays: %s", error)

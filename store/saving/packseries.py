@@ -19,9 +19,16 @@ class PackSeries:
         directory: where packs lie.
         name: of the packs while they are in the making: the lease's, so that it shows whether their writer lives.
         announce: told of each pack's id before the pack appears under its name, so that no sweep takes it for garbage.
+        begun: how many packs were begun under that name before: what a failing disk left of them may be there.
+
+    Attributes:
+        begun: how many there are by now.
     """
 
-    def __init__(self, files: Files, directory: Path, name: str, announce: Callable[[PackId], None]) -> None:
+    def __init__(
+        self, files: Files, directory: Path, name: str, announce: Callable[[PackId], None], begun: int = 0
+    ) -> None:
+        self.begun = begun
         self._files = files
         self._directory = directory
         self._name = name
@@ -30,7 +37,6 @@ class PackSeries:
         self._writer: PackWriter | None = None
         self._full: list[tuple[PackWriter, PackTable]] = []
         self._published = 0
-        self._count = 0
 
     def append(self, sealed: Sealed) -> None:
         """Append an object; it is durable only after :meth:`publish`. Raises OSError when writing fails."""
@@ -38,8 +44,8 @@ class PackSeries:
             if self._writer is not None and self._writer.bytes_written + sealed.stored_bytes > MAX_PACK_BYTES:
                 self._finish()
             if self._writer is None:
-                self._count += 1
-                self._writer = PackWriter(self._files, self._directory, f"tmp-{self._name}-{self._count}")
+                self.begun += 1
+                self._writer = PackWriter(self._files, self._directory, f"tmp-{self._name}-{self.begun}")
             self._writer.append(sealed)
 
     def publish(self) -> list[PackTable]:

@@ -10,10 +10,10 @@ A crash between any two steps leaves the old state, and packs that nothing refer
 
 from collections.abc import Callable, Collection, Sequence
 
-from ..errors import Conflict, Corrupt
+from ..errors import Conflict, Corrupt, Incompatible
 from ..format.objects import Commit, TreeNode
 from ..format.pack import PackTable
-from ..ids import CommitId, PackId, TreeId, short
+from ..ids import CommitId, ObjectId, PackId, TreeId, short
 from ..index import BasesMissing, CommitRow, IndexWriter
 from ..naming.refnames import branch_name
 from ..naming.refs import RefStore
@@ -25,7 +25,17 @@ _KEPT_NAME_LENGTH = 40
 
 
 class HolesFound(Exception):
-    """Something the commit needs was swept since it was found stored. Internal: the save stores it again."""
+    """Something the commit needs was swept since it was found stored. Internal: the save stores it again.
+
+    Attributes:
+        packs: those that are gone, or hold a delta whose base is, or has become too deep.
+        objects: what else is gone.
+    """
+
+    def __init__(self, message: str, *, packs: Sequence[PackId] = (), objects: Sequence[ObjectId] = ()) -> None:
+        super().__init__(message)
+        self.packs = frozenset(packs)
+        self.objects = frozenset(objects)
 
 
 def add_to_index(
@@ -48,23 +58,29 @@ def add_to_index(
             before may be swept already, one that is pruned after keeps its objects, as this commit has them by then.
 
     Raises:
-        HolesFound: a tree, chunk or delta base is gone. Nothing was added.
+        HolesFound: a tree, chunk, pack or delta base is gone. Nothing was added.
     """
 
     def add(writer: IndexWriter) -> None:
-        try:
-            for table in tables:
-                if not is_there(table.id):
-                    raise HolesFound(f"pack {table.id.hex()} is gone")
-                writer.add_pack(table.id, table.entries)
-        except BasesMissing as error:
-            raise HolesFound(str(error)) from error
+        # All of them are tried, so that whoever has to store something again is told at once.
+        lost = [table.id for table in tables if not (is_there(table.id) and _is_added(writer, table))]
+        if lost:
+            raise HolesFound(f"{len(lost)} packs are gone, or what they are stored against is", packs=lost)
         missing = missing_objects(commit.items.values(), load, writer.lacking, closed())
         if missing:
-            raise HolesFound(f"{len(missing)} objects of the commit are gone")
+            raise HolesFound(f"{len(missing)} objects of the commit are gone", objects=missing)
         writer.add_commit(row_of(commit))
 
     index.write(add)
+
+
+def _is_added(writer: IndexWriter, table: PackTable) -> bool:
+    """Add a pack's places, unless a delta lacks its base or would be too deep by now."""
+    try:
+        writer.add_pack(table.id, table.entries)
+    except (BasesMissing, Incompatible):
+        return False
+    return True
 
 
 def _keep(refs: RefStore, branch: str, commit: CommitId, message: str) -> str:

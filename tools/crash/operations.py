@@ -19,6 +19,7 @@ from store.repack import Goal, repack
 from store.repository import Repository
 from store.saving.leases import living_leases
 
+from .ranks import request, save_ranks
 from .states import State, drifted, noise, read, require_whole, save
 
 OLD: State = {"w": noise("w", 900), "same": noise("same", 900), "tiny": noise("t", 3)}
@@ -55,6 +56,18 @@ def _save(repo: Repository) -> History:
 
 def _save_on_new_branch(repo: Repository) -> History:
     return {save(repo, NEWEST, branch="exp/lr3").commit: NEWEST}
+
+
+def _save_by_ranks(repo: Repository) -> History:
+    with repo.create_snapshot(request(repo), 2) as snapshot:
+        save_ranks(repo.layout.root, snapshot, NEWEST, files=repo.files, threads=repo.threads)
+        return {snapshot.finalize(): NEWEST}
+
+
+def _give_up(repo: Repository) -> History:
+    with repo.create_snapshot(request(repo), 2) as snapshot:
+        save_ranks(repo.layout.root, snapshot, NEWEST, files=repo.files, threads=repo.threads)
+    return {}
 
 
 def _tag(repo: Repository) -> History:
@@ -115,6 +128,8 @@ def _gc(repo: Repository) -> History:
 OPERATIONS: Mapping[str, Operation] = {
     "save": Operation(_save, "branches/main"),
     "save on a new branch": Operation(_save_on_new_branch, "branches/exp/lr3"),
+    "save by ranks": Operation(_save_by_ranks, "branches/main"),
+    "give a snapshot up": Operation(_give_up),
     "tag": Operation(_tag, "tags/best"),
     "reset": Operation(_reset, "branches/old"),
     "delete": Operation(_delete, "branches/gone/away"),
@@ -125,7 +140,7 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 
 
-ALIKE: Final = frozenset({"repack to restore", "repack to consolidate"})
+ALIKE: Final = frozenset({"repack to restore", "repack to consolidate", "give a snapshot up"})
 """Those that differ from another one in what they choose, not in how they do it: tests leave them to `make crash`."""
 
 

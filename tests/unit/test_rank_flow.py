@@ -1,0 +1,66 @@
+"""Saves of several ranks without torch.distributed, and what is said where there are several and nothing was stated."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from moonclip import CheckpointManager
+from store.errors import Incompatible, PartsMissing, SnapshotGone
+
+
+def test_ranks_that_are_told_an_id_make_one_commit(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as mgr, CheckpointManager(tmp_path) as other:
+        snapshot = mgr.create_snapshot(7, world_size=2, message="by hand")
+        mgr.save_rank(snapshot, 0, {"model": {"a": torch.arange(300)}, "lr": 0.5})
+        with pytest.raises(PartsMissing, match="1"):
+            mgr.finalize_snapshot(snapshot)
+        assert mgr.branches() == {}
+        other.save_rank(snapshot, 1, {"model": {"b": torch.arange(5)}, "lr": 0.5})
+        commit = mgr.finalize_snapshot(snapshot)
+        assert commit == mgr.head
+        assert mgr.step == 7
+        loaded = mgr.load()
+        assert loaded["lr"] == 0.5
+        assert loaded["model"]["a"].equal(torch.arange(300))
+        assert loaded["model"]["b"].equal(torch.arange(5))
+        with pytest.raises(SnapshotGone):
+            mgr.finalize_snapshot(snapshot)
+        with pytest.raises(SnapshotGone):
+            other.save_rank(snapshot, 1, {"model": {"b": torch.arange(5)}})
+        mgr.save(step=8, model={"a": torch.arange(3)}).result(60)
+        assert len(mgr.list_snapshots()) == 2
+
+
+def test_a_snapshot_is_given_up_when_its_manager_closes(tmp_path: Path) -> None:
+    mgr = CheckpointManager(tmp_path)
+    snapshot = mgr.create_snapshot(world_size=1)
+    mgr.save_rank(snapshot, 0, {"model": {"a": torch.arange(300)}})
+    mgr.close()
+    with CheckpointManager(tmp_path) as again:
+        assert again.head is None
+        with pytest.raises(SnapshotGone):
+            again.save_rank(snapshot, 0, {"model": {"a": torch.arange(300)}})
+
+
+def test_the_same_elements_from_two_ranks_are_refused(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as mgr:
+        snapshot = mgr.create_snapshot(world_size=2)
+        for rank in range(2):
+            mgr.save_rank(snapshot, rank, {"model": {"a": torch.arange(300)}})
+        with pytest.raises(Incompatible, match="model::a"):
+            mgr.finalize_snapshot(snapshot)
+
+
+def test_a_launcher_of_several_with_nothing_said_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(Incompatible, match="rank 1 of 2 processes"):
+        CheckpointManager(tmp_path / "store")
+    with pytest.raises(Incompatible, match="init_process_group"):
+        CheckpointManager(tmp_path / "store", world_size="auto")
+    with pytest.raises(Incompatible, match="keep, save_dtype"):
+        CheckpointManager(tmp_path / "store", world_size="auto", save_dtype="bf16", keep=object())  # type: ignore[arg-type]
+    assert not (tmp_path / "store").exists()
+    with CheckpointManager(tmp_path / "store", world_size=1) as mgr:
+        mgr.save(model={"a": torch.ones(2)})
