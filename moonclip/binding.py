@@ -49,10 +49,12 @@ class Binding:
             been moved by others; then the next save is refused.
         left: where the branch still is if that is damaged, and ``tip`` is what was resumed instead: the next save
             moves it from there.
+        is_chosen: whether somebody named the branch when the manager was opened; else ``HEAD`` did.
     """
 
-    def __init__(self, repo: Repository, branch: str) -> None:
+    def __init__(self, repo: Repository, branch: str, *, is_chosen: bool = False) -> None:
         self._repo = repo
+        self.is_chosen = is_chosen
         self.branch = branch
         self.tip = settled_tip(repo, branch)
         self.left: CommitId | None = None
@@ -229,7 +231,7 @@ def bound(root: Path, branch: str | None, thread_count: int | None) -> tuple[Rep
     occupy_standard_streams()
     repo = open_or_make(root, branch or DEFAULT_BRANCH, thread_count)
     try:
-        return repo, Binding(repo, branch or repo.refs.head())
+        return repo, Binding(repo, branch or repo.refs.head(), is_chosen=branch is not None)
     except BaseException:
         repo.close()
         raise

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from store import comparing as diffing
 from store.comparing import ItemDiff, ValueDiff, merging
@@ -13,6 +14,9 @@ from .descriptions import readable
 from .policy import Policy
 from .recording import Recorder
 from .selecting import Selection
+
+if TYPE_CHECKING:
+    from .ranks.recorder import RankRecorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Comparing:
 
     _repo: Repository
     _binding: Binding
-    _recorder: Recorder
+    _recorder: "Recorder | RankRecorder"
     _policy: Policy
 
     def diff(self, before: str, after: str = HEAD, *, names: str | Sequence[str] = (), measured: bool = True) -> Diff:

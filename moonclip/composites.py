@@ -23,7 +23,9 @@ from .tensors import is_tensor_like
 Fields = Mapping[str, Any]
 
 _STRIDED: Final = torch.strided
-_PLAIN_CLASSES: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+PLAIN_CLASSES: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+"""Tensors whose class adds nothing to them."""
+
 _COMPRESSED: Final = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
     torch.sparse_csc: ("ccol_indices", "row_indices"),
@@ -44,7 +46,7 @@ def taken_apart(obj: object) -> torch.Tensor | Parts | None:
     Raises:
         Refused: a kind of tensor that cannot be kept; the reason says what to do instead.
     """
-    if type(obj) in _PLAIN_CLASSES or isinstance(obj, torch.Tensor):
+    if type(obj) in PLAIN_CLASSES or isinstance(obj, torch.Tensor):
         return _tensor(cast(torch.Tensor, obj))
     if isinstance(obj, np.ndarray):
         return split_array(obj)
@@ -55,10 +57,18 @@ def taken_apart(obj: object) -> torch.Tensor | Parts | None:
 
 def is_plainly_strided(obj: object) -> TypeGuard[torch.Tensor]:
     """Whether :func:`taken_apart` gives this tensor as it is: it does, of those that are nothing special."""
-    if type(obj) not in _PLAIN_CLASSES:
+    if type(obj) not in PLAIN_CLASSES:
         return False
     tensor = cast("torch.Tensor", obj)
     return tensor.is_cpu and tensor.layout is _STRIDED and not tensor.is_nested and not tensor.is_quantized
+
+
+def is_distributed(tensor: torch.Tensor) -> bool:
+    """Whether this is a DTensor. Nothing can be one unless that module, which takes long to load, was imported."""
+    if type(tensor) in PLAIN_CLASSES:
+        return False
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def build(kind: str, fields: Fields, info: Any, policy: Policy) -> object:
@@ -90,7 +100,7 @@ def form(kind: str, info: Any) -> Any:
 
 
 def _tensor(tensor: torch.Tensor) -> torch.Tensor | Parts:
-    if type(tensor) not in _PLAIN_CLASSES:
+    if type(tensor) not in PLAIN_CLASSES:
         return _subclassed(tensor)
     if tensor.is_nested:
         raise Refused(Incompatible, "a nested tensor cannot be kept; save its values and offsets")
@@ -115,7 +125,7 @@ def _subclassed(tensor: torch.Tensor) -> torch.Tensor | Parts:
     text = dotted((cls.__module__, cls.__qualname__))
     if torch.nn.parameter.is_lazy(tensor):
         raise Refused(Incompatible, f"{text} has no shape yet; run the module once before it is saved")
-    if isinstance(tensor, _distributed_class()):
+    if is_distributed(tensor):
         raise Refused(Incompatible, f"{text} is spread over ranks; gather it with .full_tensor()")
     if hasattr(cls, "__tensor_flatten__"):
         return _split_subclass(tensor)
@@ -123,12 +133,6 @@ def _subclassed(tensor: torch.Tensor) -> torch.Tensor | Parts:
         raise Refused(Incompatible, f"{text} is a tensor subclass without __tensor_flatten__; save its inner tensors")
     with torch._C.DisableTorchFunctionSubclass():
         return _tensor(tensor.as_subclass(torch.Tensor))
-
-
-def _distributed_class() -> tuple[type, ...]:
-    """``DTensor``, if its module is imported: else nothing can be one."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return (module.DTensor,) if module is not None else ()
 
 
 def _split_subclass(tensor: Any) -> Parts:

@@ -12,7 +12,6 @@ from store.format.values import Plain
 from store.ids import CommitId
 from store.repository import Repository
 from store.sizes import Sizes
-from store.upkeep.absences import expected_items
 
 from .policy import Policy
 from .stored import full_name
@@ -58,12 +57,14 @@ class TensorDescription:
         raw_bytes: its size.
         stored_bytes: what its chunks take in packs. Chunks that other tensors or commits share count in full for
             each, the bases of delta objects count for none.
+        stored_dtype: what it was cast to when it was stored, with loss; ``None`` if it is exact.
     """
 
     dtype: str
     shape: tuple[int, ...]
     raw_bytes: int
     stored_bytes: int
+    stored_dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +128,16 @@ def _tags_by_commit(repo: Repository) -> dict[CommitId, tuple[str, ...]]:
 
 
 def describe(repo: Repository, commit: Commit, policy: Policy) -> Description:
-    """Sizes of all tensors of a commit that are here. Reads trees and the index, no tensor.
+    """Sizes of all tensors of a commit that can be read. Reads trees and the index, no tensor.
 
     Raises:
         NotFound: a chunk is missing.
         Corrupt: a tree is damaged.
     """
-    sizes = Sizes(repo.reader)
+    sizes = Sizes(repo.reader, repo.is_awaited)
     entries = {full_name(item, name): entry for item, name, entry in _tensors(repo, commit)}
     tensors = {
-        name: TensorDescription(entry.dtype, entry.shape, entry.size_bytes, sizes.of(entry).stored_bytes)
+        name: TensorDescription(entry.dtype, entry.shape, entry.size_bytes, sizes.of(entry).stored_bytes, entry.stored)
         for name, entry in entries.items()
     }
     return Description(
@@ -148,7 +149,7 @@ def describe(repo: Repository, commit: Commit, policy: Policy) -> Description:
 
 
 def _tensors(repo: Repository, commit: Commit) -> Iterator[tuple[str, str, TensorEntry]]:
-    for item in expected_items(commit, repo.absences):
+    for item in repo.items(commit):
         for name, entry in repo.tree(commit, item):
             if isinstance(entry, TensorEntry):
                 yield item, name, entry

@@ -6,6 +6,7 @@ by itself.
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeGuard
 
 import torch
@@ -17,9 +18,12 @@ from . import optimizers, rng
 from .entries import FlatState
 from .filling import SKIPPED, fill
 from .matching import Match, match
+from .numbering import Ids
 from .policy import Policy
 from .state import flatten
-from .stored import StoredItem
+from .stored import StoredItem, respelled
+from .targets import target_state
+from .wrappers import canonical_state, respelled_paths, respelling
 
 
 class Stateful(Protocol):
@@ -92,7 +96,7 @@ def flattened(items: Mapping[str, Any], policy: Policy) -> dict[str, FlatState]:
     Raises:
         Incompatible: something cannot be kept; the message names it.
     """
-    return {item: flatten(state_of(obj), policy, item) for item, obj in items.items()}
+    return {item: flatten(canonical_state(state_of(obj)), policy, item) for item, obj in items.items()}
 
 
 def is_stateful(obj: Any) -> TypeGuard[Stateful]:
@@ -100,9 +104,32 @@ def is_stateful(obj: Any) -> TypeGuard[Stateful]:
     return not isinstance(obj, type) and hasattr(obj, "state_dict") and hasattr(obj, "load_state_dict")
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An item that was compared with its target.
+
+    Attributes:
+        stored: the item, under the names that the target has.
+        names: names to load, likewise; ``None`` for all.
+        match: how they fit.
+        finish: how the target takes in what was read.
+    """
+
+    stored: StoredItem
+    names: set[str] | None
+    match: Match
+    finish: Finish
+
+
 def prepare(
-    stored: StoredItem, target: Any, policy: Policy, *, strict: bool, names: set[str] | None
-) -> tuple[Match, Finish]:
+    stored: StoredItem,
+    target: Any,
+    policy: Policy,
+    *,
+    strict: bool,
+    names: set[str] | None,
+    parameters: Mapping[int, str],
+) -> Prepared:
     """Compare a target with what is stored for it, and say how it will take that in. Writes nothing.
 
     Args:
@@ -111,21 +138,28 @@ def prepare(
         policy: whether classes may be imported.
         strict: see :func:`moonclip.matching.match`.
         names: names to load, or ``None`` for all.
+        parameters: what modules among the targets call their parameters, by ``id``.
 
     Raises:
         Incompatible: the target holds something that has no stored form.
     """
-    if isinstance(target, torch.nn.Module):
-        live = flatten(target.state_dict(), policy, stored.name)
-        found = match(stored, live, strict=strict, names=names, any_value=True)
-        return found, lambda state: _load_module(target, state)
     if isinstance(target, torch.optim.Optimizer):
-        found = optimizers.match_optimizer(target, stored, policy)
-        return _whole(found, stored, names), lambda state: _load_optimizer(target, state)
-    if is_stateful(target):
-        return _whole(Match(stored.name), stored, names), lambda state: _load_object(target, state)
-    found = match(stored, flatten(target, policy, stored.name), strict=strict, names=names)
-    return found, lambda loaded: fill(target, loaded)
+        found, ids = optimizers.match_optimizer(target, stored, policy, parameters)
+        return Prepared(stored, names, _whole(found, stored, names), lambda state: _load_optimizer(target, state, ids))
+    if is_stateful(target) and not isinstance(target, torch.nn.Module):
+        match_nothing = _whole(Match(stored.name), stored, names)
+        return Prepared(stored, names, match_nothing, lambda state: _load_object(target, state))
+    is_module = isinstance(target, torch.nn.Module)
+    live = flatten(target_state(target) if is_module else target, policy, stored.name, is_target=True)
+    spelling = respelling(stored.entries.keys(), live.entries)
+    if spelling:
+        stored = respelled(stored, spelling)
+        names = None if names is None else {spelling.get(name, name) for name in names}
+    found = match(stored, live, strict=strict, names=names, any_value=is_module)
+    if not is_module:
+        return Prepared(stored, names, found, lambda loaded: fill(target, loaded))
+    found.module = target
+    return Prepared(stored, names, found, lambda state: _load_module(target, state))
 
 
 def _whole(found: Match, stored: StoredItem, names: set[str] | None) -> Match:
@@ -145,6 +179,8 @@ def _load_module(module: torch.nn.Module, state: Any) -> torch.nn.Module:
     taken = copy(state)  # with its versions of modules, which hang on it as an attribute
     for key in [key for key, value in state.items() if value is SKIPPED]:
         del taken[key]
+    if isinstance(metadata := getattr(taken, "_metadata", None), dict):
+        taken._metadata = respelled_paths(metadata, (path for path, _ in module.named_modules()))
     module.load_state_dict(taken, strict=False)
     return module
 
@@ -161,8 +197,8 @@ def _takes_tensors_only(module: torch.nn.Module) -> bool:
     )
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, state: Any) -> torch.optim.Optimizer:
-    optimizers.restore(optimizer, state)
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: Any, ids: Ids) -> torch.optim.Optimizer:
+    optimizers.restore(optimizer, state, ids)
     return optimizer
 
 

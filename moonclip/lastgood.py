@@ -95,7 +95,7 @@ class _Falling:
         self.errors: list[MoonclipError] = []
         self.skipped: list[Skipped] = []
         self.overwritten: set[str] = set()
-        self._reader = repo.reader
+        self._repo = repo
 
     def require(self, plans: Sequence[Plan]) -> None:
         """See that an older commit can take the place of what was begun, before anything of it is read.
@@ -113,11 +113,13 @@ class _Falling:
             left = sorted(self.overwritten - names)
             if left:
                 raise Incompatible(f"it has no {left[0]}, which the damaged commit has partly overwritten")
-            self._require_known_chains({chunk for plan in plans for one in plan.reads() for chunk in one.entry.chunks})
+            entries = [one.entry for plan in plans for one in plan.reads()]
+            self._repo.bring(entries)
+            self._require_known_chains({chunk for entry in entries for chunk in entry.chunks})
         self.overwritten |= names
 
     def _require_known_chains(self, chunks: set[ChunkId]) -> None:
-        lost = chunks - self._reader.chains(chunks).keys()
+        lost = chunks - self._repo.reader.chains(chunks).keys()
         if lost:
             raise Corrupt(f"chunk {min(lost).hex()} is damaged or lost", object=min(lost).hex())
 

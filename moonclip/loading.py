@@ -14,12 +14,14 @@ from store.repository import Repository
 from store.upkeep.collector import collector_paused
 
 from .entries import LoadedTensor
-from .items import Finish, is_stateful, prepare
+from .items import Prepared, is_stateful, prepare
 from .lazy import LazySource, LazyTensor
 from .matching import Match, is_closed
+from .numbering import parameter_names
 from .plans import Plan
 from .policy import Policy
 from .reading import read
+from .refusals import located
 from .state import unflatten
 from .stored import StoredItem, ancestors, full_name, items_matching, names_matching, read_item
 
@@ -96,20 +98,23 @@ def _load(
 ) -> dict[str, Any]:
     stored, problems = _stored(repo, commit, wanted)
     names = None if wanted.names is None else names_matching(stored, wanted.names)
+    parameters = parameter_names(wanted.into or {})
     prepared = [
-        _prepare(item, wanted, policy, None if names is None else names[item.name])
+        _prepare(item, wanted, policy, None if names is None else names[item.name], parameters)
         for item in stored
         if names is None or item.name in names
     ]
     problems += [problem for one in prepared for problem in one.match.problems(strict=wanted.strict)]
     _require_none(commit, problems)
-    plans = [one.plan() for one in prepared]
+    plans = [_plan(one, wanted, policy) for one in prepared]
     if require is not None:
         require(plans)
     _tell_passed_over(plans)
+    for plan in plans:
+        plan.match.make_ready()
     read(repo, [one for plan in plans for one in plan.reads()], verify_hash=wanted.verify_hash)
     built = [plan.built() for plan in plans]
-    return {one.item.name: one.finish(state) for one, state in zip(prepared, built, strict=True)}
+    return {one.stored.name: one.finish(state) for one, state in zip(prepared, built, strict=True)}
 
 
 def load_lazily(source: LazySource, commit: Commit, wanted: Wanted, policy: Policy) -> dict[str, Any]:
@@ -173,16 +178,6 @@ def load_tensors(
 # --- planning -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """An item that was compared with its target."""
-
-    item: StoredItem
-    match: Match
-    finish: Finish
-    plan: Callable[[], Plan]
-
-
 def _stored(repo: Repository, commit: Commit, wanted: Wanted) -> tuple[list[StoredItem], list[str]]:
     """Items to load, and a line for each that should be there."""
     if wanted.into is None:
@@ -194,14 +189,20 @@ def _stored(repo: Repository, commit: Commit, wanted: Wanted) -> tuple[list[Stor
     return [read_item(repo, commit, item) for item in here], problems
 
 
-def _prepare(item: StoredItem, wanted: Wanted, policy: Policy, names: set[str] | None) -> _Prepared:
+def _prepare(
+    item: StoredItem, wanted: Wanted, policy: Policy, names: set[str] | None, parameters: Mapping[int, str]
+) -> Prepared:
     target = None if wanted.into is None else wanted.into[item.name]
     if target is None:
-        nothing = Match(item.name)
-        return _Prepared(item, nothing, _itself, lambda: Plan(item, nothing, names, policy))
-    found, finish = prepare(item, target, policy, strict=wanted.strict, names=names)
-    has_template = not is_stateful(target)
-    return _Prepared(item, found, finish, lambda: Plan(item, found, names, policy, has_template=has_template))
+        return Prepared(item, names, Match(item.name), _itself)
+    with located(item.name):
+        return prepare(item, target, policy, strict=wanted.strict, names=names, parameters=parameters)
+
+
+def _plan(one: Prepared, wanted: Wanted, policy: Policy) -> Plan:
+    target = None if wanted.into is None else wanted.into[one.stored.name]
+    has_template = target is not None and not is_stateful(target)
+    return Plan(one.stored, one.match, one.names, policy, has_template=has_template)
 
 
 def _lazy_tensor(source: LazySource, item: str, name: str, entry: TensorEntry) -> LazyTensor:

@@ -1,35 +1,42 @@
 """The manager: one object through which a training script saves, resumes, branches and looks back."""
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from store.errors import Incompatible
-from store.history.walks import first_parents
-from store.ids import CommitId
-from store.naming.refnames import TAGS, RefName, branch_name, short_name
+from store.format.objects import Commit
+from store.naming.refnames import branch_name
 from store.upkeep.retention import Keep
 
-from .binding import bound, branches_of, last_step, require_branch
+from .binding import bound
+from .branching import Branching
 from .capture.budget import parse_bytes
 from .capture.staging import Staging
 from .comparing import Comparing
-from .descriptions import Description, Snapshot, describe, snapshots
-from .items import flattened, gathered
+from .items import GENERATORS, flattened, gathered
 from .jobs import SaveFuture
 from .lastgood import Resumed, load_newest
 from .lazy import LazySource
 from .loading import Wanted, load, load_lazily, load_tensors, verifies_hash
+from .looking import Looking
 from .policy import Policy
+from .precision import Precision
+from .ranks.explicit import ByRank
+from .ranks.joining import bound_together, joined
+from .ranks.perrank import own_targets
+from .ranks.recorder import RankRecorder
+from .ranks.resuming import commit_for_all, resume_together
 from .recording import Recorder, Wish
-from .upkeep import Upkeep
+from .remoteargs import S3Arguments, linked, remote_arguments
+from .syncing import Syncing
+from .topology import Stated
 
 
-class CheckpointManager(Comparing, Upkeep):
+class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
     """Saves training states as commits and brings them back.
 
         mgr = CheckpointManager("./checkpoints")
@@ -60,14 +67,32 @@ class CheckpointManager(Comparing, Upkeep):
             that raises no version counter and changes few elements is not stored.
         keep: what to keep once a save is made: what the policy does not name is dropped after each, in the background.
             Everything if ``None``. See :meth:`prune` for what is never dropped.
+        save_dtype: what floats are stored as, and restored from when they are loaded: ``"bf16"``, ``"fp16"``,
+            ``"fp32"``, ``"fp64"``, ``"fp8_e4m3"``, ``"fp8_e5m2"`` or ``"none"``; or such names by pattern, of which the
+            first that fits a tensor's name counts: ``{"model/*": "none", "*/exp_avg": "bf16"}``. Only ever narrower,
+            and never single elements. See :mod:`moonclip.precision`.
         threads: threads that copy, encode and decode. If ``None``, what ``MOONCLIP_THREADS`` says, else the CPUs that
             this process may use, divided among the ranks of its host.
         allow: dotted names of classes (``"package.module.Class"``) that may be imported, and pickled for want of a
             better way. Only for stores whose authors you trust.
         allow_pickle: pickle unknown objects and unpickle whatever is found. *Unpickling runs code.*
+        remote: where :meth:`push` and :meth:`pull` go, and :meth:`resume` of an empty store looks: ``s3://bucket/path``
+            or a directory, which the store remembers as its remote ``origin``; or the name of a remote it knows.
+        push_every: push what was saved after so many saves, and at the end, in the background. Saves wait for a remote
+            that is too slow for them, not for one that cannot be reached. Never by itself if ``None``.
+        world_size: how many ranks save together, each what it has of the state: ``"auto"`` to take that from
+            torch.distributed, or a number. Then this and every method that saves or loads is to be called on all ranks,
+            between steps. 1 for a store of this process alone. May be left out where there is one process.
+        rank: which of them this is; may be left out beside ``"auto"``.
+        per_rank: names of items of which each rank saves its own (``"loader"``), as it does of random number
+            generators. As many ranks get their own back. If another number loads them, all go on with rank 0's
+            generators; other such items are refused then, or with ``strict=False`` rank 0's.
+        **s3: see :class:`S3Arguments`. Credentials come from the environment, as boto3 finds them, unless given here.
 
     Raises:
         Incompatible: the store needs a newer version, or an argument is none of those described.
+        NotFound: there is no remote of that name.
+        RankLost: another rank did not come, or ended.
         OSError: there is no store and none can be made.
     """
 
@@ -81,21 +106,48 @@ class CheckpointManager(Comparing, Upkeep):
         max_host_memory: int | str | None = None,
         skip_unmodified: bool = False,
         keep: Keep | None = None,
+        save_dtype: str | Mapping[str, str] | None = None,
         threads: int | None = None,
         allow: Sequence[str] = (),
         allow_pickle: bool = False,
+        remote: str | Path | None = None,
+        push_every: int | None = None,
+        world_size: Stated = None,
+        rank: Stated = None,
+        per_rank: Sequence[str] = (),
+        **s3: Unpack[S3Arguments],
     ) -> None:
         if capture not in {"copy", "overlap"}:
             raise Incompatible(f"capture is 'copy' or 'overlap', not {capture!r}")
+        precision = Precision(save_dtype)
         max_bytes = None if max_host_memory is None else parse_bytes(max_host_memory)
-        self._repo, self._binding = bound(Path(root), branch, threads)
+        asked = remote_arguments(remote, push_every, s3)
+        self._talk = joined(
+            world_size,
+            rank,
+            capture=capture == "overlap",
+            skip_unmodified=skip_unmodified,
+            keep=keep,
+            save_dtype=save_dtype,
+            remote=remote,
+            push_every=push_every,
+        )
+        self._per_rank = {GENERATORS, *per_rank}
+        where = (Path(root), branch, threads)
+        self._repo, self._binding = bound(*where) if self._talk is None else bound_together(self._talk, *where)
+        self._link = linked(self._repo, asked)
         self._policy = Policy(allow_pickle=allow_pickle, classes=tuple(allow))
         self._staging = Staging(
             self._repo.threads, overlap=capture == "overlap", max_bytes=max_bytes, skip_unmodified=skip_unmodified
         )
-        self._recorder = Recorder(
-            self._repo, self._binding, self._policy, self._staging, in_background=async_save, keep=keep
+        pushes = self._link.pushes(self._repo) if self._link else None
+        common = (self._repo, self._binding, self._policy, self._staging)
+        self._recorder: Recorder | RankRecorder = (
+            Recorder(*common, in_background=async_save, keep=keep, pushes=pushes, precision=precision)
+            if self._talk is None
+            else RankRecorder(*common, self._talk, in_background=async_save, per_rank=self._per_rank)
         )
+        self._begun = {}
         self._resumed: Resumed | None = None
         self._abandoned = weakref.finalize(self, self._recorder.abandon)
         self._abandoned.atexit = False  # then saves are drained, not abandoned
@@ -186,21 +238,25 @@ class CheckpointManager(Comparing, Upkeep):
         return self._recorder.last_blocked_ns
 
     def flush(self) -> None:
-        """Wait until all saves are durable.
+        """Wait until all saves are durable, and pushes that follow them have ended.
 
         Raises:
             SaveFailed: one failed and nobody was told yet; told once.
+            PushFailed: the last push failed, likewise. The next one brings what it has not.
         """
         self._recorder.wait()
+        self._recorder.await_pushes()
         self._recorder.raise_failure()
 
     def close(self) -> None:
-        """Wait until all saves are durable and close the store; again does nothing.
+        """Wait until all saves are durable, with ``push_every`` also pushed, and close the store; again does nothing.
 
         Raises:
             SaveFailed: one failed and nobody was told yet.
+            PushFailed: the last push failed; the message says how far the remote has got.
             MoonclipError: called in a callback of a Future.
         """
+        self._give_up_snapshots()
         self._recorder.close()
         self._staging.guard.close()
         self._abandoned.detach()
@@ -231,6 +287,10 @@ class CheckpointManager(Comparing, Upkeep):
         If the branch's tip is damaged, the newest commit before it that is not is taken; a warning and :attr:`resumed`
         tell what was skipped, and the next save goes on from there. Whatever is loaded comes from one commit.
 
+        A store without any branch gets history, and what is asked for of the newest commit, from the manager's remote.
+        Whatever else is asked for is read from there then. A store that has a branch takes nothing from the remote:
+        see :meth:`pull`.
+
         Args:
             rev: commit to take up at; the branch's tip if ``None``.
             branch: branch to continue on, from now on the bound one; with ``rev`` it is made there if it does not
@@ -248,28 +308,20 @@ class CheckpointManager(Comparing, Upkeep):
             Conflict: ``rev`` is not the tip of the branch to continue on; the message names the ways out.
             NotFound: ``rev`` names nothing, or neither does ``branch``, in a store that has others.
             Incompatible: something does not fit; the message lists it all, and nothing was altered.
+            RemoteError: the remote of an empty store did not answer as it should.
+            RankLost: another rank ended. Whatever keeps one rank from resuming is raised on all.
             Corrupt: stored bytes are damaged, of ``rev`` or, without it, of all commits. Tensors may be partly written.
         """
         verify_hash = verifies_hash(verify)
         with self._recorder.exclusively():
             self._recorder.wait()
-            point = self._binding.resume_point(rev, branch)
-            if point.commit is None:
-                self._binding.bind(point.branch, None)
-                self._resumed = Resumed()
-                return 0
-            targets = gathered(None, items, rng=rng)
+            targets = self._owned(gathered(None, items, rng=rng), strict=strict)
             wanted = Wanted(into=targets, strict=strict, verify_hash=verify_hash)
-            line = [point.commit] if rev is not None else self._binding.line(point.branch, point.commit)
-            found, skipped = load_newest(self._repo, point.branch, line, wanted, self._policy)
-            if point.is_new:
-                self._repo.set_ref(branch_name(point.branch), None, point.commit, "branch", f"resumed at {rev}")
-            self._binding.bind(point.branch, found, left=point.commit if skipped else None)
-            if not self._repo.read_only:
-                with suppress(Incompatible, MemoryError, OSError):  # the save that it is for will say so
-                    self._staging.expect(flattened(targets, self._policy))
-            self._resumed = Resumed(found.hex(), tuple(skipped))
-            return self._binding.next_step(found)
+            if self._talk is None:
+                return self._take_up(rev, branch, targets, wanted)
+            taken = resume_together(self._talk, self._repo, self._binding, rev, branch, wanted, self._policy)
+            self._resumed = taken.resumed
+            return taken.next_step
 
     @property
     def resumed(self) -> Resumed | None:
@@ -313,12 +365,14 @@ class CheckpointManager(Comparing, Upkeep):
             Unsafe: it holds a class or pickle that was not allowed.
             Corrupt: stored bytes are damaged; the message says which. Tensors may be partly written.
         """
-        wanted = Wanted(into, items, names, strict, verifies_hash(verify))
-        self._recorder.wait()
+        targets = None if into is None else self._owned(into, strict=strict)
+        wanted = Wanted(targets, items, names, strict, verifies_hash(verify))
         if lazy:
             source = LazySource(self._repo, self, wanted.verify_hash)
-            return load_lazily(source, self._commit_at(rev), wanted, self._policy)
-        loaded = load(self._repo, self._commit_at(rev), wanted, self._policy)
+            return load_lazily(source, self._agreed(rev), wanted, self._policy)
+        loaded = load(self._repo, self._agreed(rev), wanted, self._policy)
+        if into is not None and targets is not None:
+            loaded = {item: into[item] if value is targets[item] else value for item, value in loaded.items()}
         if isinstance(into, MutableMapping):
             into.update({item: value for item, value in loaded.items() if into[item] is not value})
         return loaded
@@ -354,120 +408,38 @@ class CheckpointManager(Comparing, Upkeep):
             NotFound: the revision, or a name, is not there. Corrupt: stored bytes are damaged.
         """
         verify_hash = verifies_hash(verify)
-        self._recorder.wait()
         wanted = [names] if isinstance(names, str) else names
-        return load_tensors(self._repo, self._commit_at(rev), wanted, self._policy, verify_hash=verify_hash)
+        return load_tensors(self._repo, self._agreed(rev), wanted, self._policy, verify_hash=verify_hash)
 
-    # --- branches and tags ------------------------------------------------------------------------------------------
+    def _owned(self, targets: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+        """Targets that take their rank's own state, where each rank has one."""
+        rank, world_size = (0, 1) if self._talk is None else (self._talk.group.rank, self._talk.group.world_size)
+        return own_targets(targets, self._per_rank, rank, world_size, strict=strict)
 
-    @property
-    def bound_branch(self) -> str:
-        """Name of the bound branch."""
-        return self._binding.branch
-
-    @property
-    def head(self) -> str | None:
-        """Hex id of the bound branch's tip, ``None`` before its first commit. Saves under way do not count."""
-        tip = self._binding.current()
-        return None if tip is None else tip.hex()
-
-    @property
-    def step(self) -> int | None:
-        """Step of the bound branch's tip, or of the nearest commit before it that has one."""
-        tip = self._binding.current()
-        return None if tip is None else last_step(self._repo, tip)
-
-    def branch(self, name: str, at: str | None = None) -> str:
-        """Make a branch; the bound one stays.
-
-        Args:
-            name: its name.
-            at: the commit it begins at; the bound branch's tip if ``None``.
-
-        Returns:
-            Hex id of that commit.
-
-        Raises:
-            Conflict: the branch exists. NotFound: ``at`` names nothing. Incompatible: ``name`` is no legal name.
-        """
-        self._recorder.wait()
-        commit = self._resolved(at)
-        self._repo.set_ref(branch_name(name), None, commit, "branch", f"made at {at or self.bound_branch}")
-        return commit.hex()
-
-    def branches(self) -> dict[str, str]:
-        """Hex id of each branch's tip, by name."""
-        return {name: commit.hex() for name, commit in branches_of(self._repo).items()}
-
-    def switch(self, name: str) -> None:
-        """Save on another branch from now on, and make it the store's current one (``HEAD``). Loads nothing.
-
-        Raises:
-            NotFound: there is no such branch.
-            ReadOnly: the store cannot be written from here.
-        """
-        self._repo.require_writable()
+    def _agreed(self, rev: str | None) -> Commit:
+        """The commit that a revision names, once all saves have ended; rank 0 says which for all ranks."""
+        if self._talk is None:
+            self._recorder.wait()
+            return self._commit_at(rev)
         with self._recorder.exclusively():
             self._recorder.wait()
-            tip = require_branch(self._repo, name)
-            self._repo.refs.set_head(name)
-            self._binding.bind(name, tip)
+            return self._repo.commit(commit_for_all(self._talk, lambda: self._resolved(rev)))
 
-    def tag(self, name: str, at: str | None = None, *, overwrite: bool = False) -> str:
-        """Put a tag on a commit.
-
-        Args:
-            name: the tag.
-            at: the commit; the bound branch's tip if ``None``.
-            overwrite: move the tag if it exists.
-
-        Returns:
-            Hex id of the commit.
-
-        Raises:
-            Conflict: the tag exists. NotFound: ``at`` names nothing. Incompatible: ``name`` is no legal name.
-        """
-        self._recorder.wait()
-        commit = self._resolved(at)
-        self._recorder.set_tag(name, commit, overwrite=overwrite)
-        return commit.hex()
-
-    def tags(self) -> dict[str, str]:
-        """Hex id of each tag's commit, by name."""
-        return {short_name(RefName(name)): commit.hex() for name, commit in self._repo.refs.list(f"{TAGS}/").items()}
-
-    # --- looking ----------------------------------------------------------------------------------------------------
-
-    def log(self, rev: str | None = None, *, limit: int | None = None) -> Iterator[Snapshot]:
-        """Commits that a revision reaches, newest first. A paused iterator stands in nobody's way.
-
-        Args:
-            rev: where to begin; the bound branch's tip if ``None``.
-            limit: how many at most.
-        """
-        self._recorder.wait()
-        tip = self._binding.current() if rev is None else self._resolved(rev)
-        ids = (row.id for row in self._repo.log([tip] if tip else []))
-        return self._snapshots(islice(ids, limit))
-
-    def list_snapshots(self) -> list[Snapshot]:
-        """Commits of the bound branch, oldest first; of a merge only the first parent's line."""
-        self._recorder.wait()
-        tip = self._binding.current()
-        rows = first_parents(self._repo.lookup, tip) if tip else iter(())
-        return list(self._snapshots(row.id for row in rows))[::-1]
-
-    def describe(self, rev: str | None = None) -> Description:
-        """Shapes, dtypes, raw and stored bytes of each tensor of a commit, without reading any.
-
-        Raises:
-            NotFound: ``rev`` names nothing.
-        """
-        self._recorder.wait()
-        return describe(self._repo, self._commit_at(rev), self._policy)
-
-    # --- how --------------------------------------------------------------------------------------------------------
-
-    def _snapshots(self, ids: Iterable[CommitId]) -> Iterator[Snapshot]:
-        """Holds the manager, not only its store: that is closed once nobody has the manager any more."""
-        yield from snapshots(self._repo, ids, self._policy)
+    def _take_up(self, rev: str | None, branch: str | None, targets: Mapping[str, Any], wanted: Wanted) -> int:
+        """What :meth:`resume` does for one process alone."""
+        self._bring(branch, rev, list(targets))
+        point = self._binding.resume_point(rev, branch)
+        if point.commit is None:
+            self._binding.bind(point.branch, None)
+            self._resumed = Resumed()
+            return 0
+        line = [point.commit] if rev is not None else self._binding.line(point.branch, point.commit)
+        found, skipped = load_newest(self._repo, point.branch, line, wanted, self._policy)
+        if point.is_new:
+            self._repo.set_ref(branch_name(point.branch), None, point.commit, "branch", f"resumed at {rev}")
+        self._binding.bind(point.branch, found, left=point.commit if skipped else None)
+        if not self._repo.read_only:
+            with suppress(Incompatible, MemoryError, OSError):  # the save that it is for will say so
+                self._staging.expect(flattened(targets, self._policy))
+        self._resumed = Resumed(found.hex(), tuple(skipped))
+        return self._binding.next_step(found)

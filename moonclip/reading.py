@@ -1,18 +1,26 @@
 """Tensors from the store into memory.
 
-Straight into their targets where these lie in C order on the host, else by way of temporaries, so many at a time.
+Straight into their targets where these lie in C order on the host, else by way of temporaries, so many at a time. Of a
+tensor that is spread over ranks each reads the chunks that overlap its own shards, and talks with nobody.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
+from store.format.dtypes import dtype
 from store.format.entries import TensorEntry
 from store.limits import MIB
+from store.reading.boxes import contiguous, inner, plan_box
+from store.reading.copies import Copy
+from store.reading.retrieve import plan_whole
 from store.repository import Repository
 
+from .composites import is_distributed
+from .sharding.layouts import Part
+from .targets import held
 from .tensors import dtype_name, fill, mark_written, torch_dtype, writable_bytes
 
 _TEMPORARY_BYTES: Final = 256 * MIB
@@ -25,7 +33,8 @@ class Read:
 
     Attributes:
         entry: the tensor as stored.
-        out: where it goes; of its shape, and of its dtype or one it is cast to.
+        out: where it goes; of its shape, and of its dtype or one it is cast to. Of a DTensor, what this process holds
+            is read and nothing else.
     """
 
     entry: TensorEntry
@@ -56,47 +65,72 @@ def read(repo: Repository, reads: Sequence[Read], *, verify_hash: bool = False) 
     Raises:
         NotFound: a chunk is missing. Corrupt: a chunk is damaged. Targets may be partly written.
     """
-    direct: list[tuple[TensorEntry, memoryview]] = []
-    indirect: list[Read] = []
-    for one in reads:
-        view = _view(one)
+    # Of a tensor that is spread, only what overlaps is fetched, when it is read.
+    repo.bring(one.entry for one in reads if not is_distributed(one.out))
+    direct: list[Copy] = []
+    indirect: list[_Local] = []
+    mine = [_Local(one.entry, *held(one.out)) for one in reads]
+    for one in mine:
+        view = writable_bytes(one.tensor) if dtype_name(one.tensor.dtype) == one.entry.dtype else None
         if view is None:
             indirect.append(one)
         else:
-            direct.append((one.entry, view))
+            direct += planned(one.entry, one.tensor.shape, one.parts, view)
     try:
-        repo.read_tensors(direct, verify_hash=verify_hash)
+        repo.read_copies(direct, verify_hash=verify_hash)
     finally:
-        mark_written(*(one.out for one in reads))
+        mark_written(*(one.out for one in reads), *(one.tensor for one in mine if one.parts is not None))
     for batch in _batches(indirect):
         _read_by_way_of_temporaries(repo, batch, verify_hash=verify_hash)
 
 
-def _view(one: Read) -> memoryview | None:
-    """Memory of the target, if the stored bytes can go there as they are."""
-    return writable_bytes(one.out) if dtype_name(one.out.dtype) == one.entry.dtype else None
+def planned(entry: TensorEntry, shape: tuple[int, ...], parts: Sequence[Part] | None, memory: memoryview) -> list[Copy]:
+    """Which bytes of which chunks make up a tensor of this process. Pure, but for tensors that sit in the tree.
+
+    Args:
+        entry: the tensor as stored.
+        shape: what this process has of it.
+        parts: boxes of it, and where they lie in that; ``None`` if it is all of it.
+        memory: bytes of what this process has, in C order.
+    """
+    if parts is None:
+        return plan_whole(entry, memory)
+    target = contiguous(shape, dtype(entry.dtype).item_bytes, memory)
+    return [copy for part in parts for copy in plan_box(entry, part.box, inner(target, part.local))]
 
 
-def _read_by_way_of_temporaries(repo: Repository, batch: Sequence[Read], *, verify_hash: bool) -> None:
-    temporaries = [empty_for(one.entry) for one in batch]
-    views = [writable_bytes(temporary) for temporary in temporaries]
-    wanted = [(one.entry, view) for one, view in zip(batch, views, strict=True) if view is not None]
-    repo.read_tensors(wanted, verify_hash=verify_hash)
+class _Local(NamedTuple):
+    """A stored tensor, and what this process has of its target."""
+
+    entry: TensorEntry
+    tensor: torch.Tensor
+    parts: tuple[Part, ...] | None
+
+
+def _read_by_way_of_temporaries(repo: Repository, batch: Sequence[_Local], *, verify_hash: bool) -> None:
+    temporaries = [empty_for(one.entry, one.tensor.shape) for one in batch]
+    copies: list[Copy] = []
     for one, temporary in zip(batch, temporaries, strict=True):
-        if temporary.dtype == one.out.dtype:
-            fill(one.out, temporary)
+        view = writable_bytes(temporary)
+        if view is not None:  # else there is nothing in it
+            copies += planned(one.entry, temporary.shape, one.parts, view)
+    repo.read_copies(copies, verify_hash=verify_hash)
+    for one, temporary in zip(batch, temporaries, strict=True):
+        if temporary.dtype == one.tensor.dtype:
+            fill(one.tensor, temporary)
         else:
-            one.out.detach().copy_(temporary)
+            one.tensor.detach().copy_(temporary)
 
 
-def _batches(reads: Sequence[Read]) -> Iterator[list[Read]]:
-    batch: list[Read] = []
+def _batches(reads: Sequence[_Local]) -> Iterator[list[_Local]]:
+    batch: list[_Local] = []
     batch_bytes = 0
     for one in reads:
-        if batch and batch_bytes + one.entry.size_bytes > _TEMPORARY_BYTES:
+        size_bytes = one.tensor.numel() * dtype(one.entry.dtype).item_bytes
+        if batch and batch_bytes + size_bytes > _TEMPORARY_BYTES:
             yield batch
             batch, batch_bytes = [], 0
         batch.append(one)
-        batch_bytes += one.entry.size_bytes
+        batch_bytes += size_bytes
     if batch:
         yield batch

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from store.errors import Incompatible, MoonclipError, SaveFailed
+from store.errors import Incompatible, MoonclipError, PushFailed, SaveFailed
 from store.format.entries import check_name
-from store.format.values import Plain
 from store.ids import CommitId
 from store.naming import tags
 from store.repository import Repository
@@ -24,6 +23,7 @@ from store.upkeep.retention import Keep
 from store.worker.client import Client
 from store.worker.committing import Committer
 from store.worker.messages import Outcome
+from store.worker.pushes import Pushes
 
 from . import leaving
 from .binding import Binding
@@ -32,7 +32,8 @@ from .entries import FlatState
 from .items import flattened
 from .jobs import SaveFuture, SaveJob
 from .policy import Policy
-from .values import to_plain
+from .precision import Precision
+from .values import plain_metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,8 @@ class Recorder:
         staging: what states are copied into.
         in_background: whether saves are written by a process of their own.
         keep: what to keep of all commits after each save; ``None`` for everything.
+        pushes: pushes that follow saves; ``None`` if none do.
+        precision: which tensors are stored in a narrower dtype; ``None`` for no tensor.
 
     Attributes:
         last_wait_ns: how long the last save waited for the one before it.
@@ -81,23 +84,27 @@ class Recorder:
         *,
         in_background: bool,
         keep: Keep | None = None,
+        pushes: Pushes | None = None,
+        precision: Precision | None = None,
     ) -> None:
         self._repo = repo
         self._binding = binding
         self._policy = policy
         self._keep = keep
+        self._precision = precision or Precision()
         self._pid = os.getpid()
         self._lock = threading.RLock()  # re-entered by a handler that runs before the holder is known
         self._holder: int | None = None
         self._staging = staging
         self._last: CommitId | None = None
         self._failures: deque[SaveFailed] = deque()
-        self._client = Client(repo) if in_background else None
+        self._pushes = pushes
+        self._client = Client(repo, pushes) if in_background else None
         self._here: Committer | None = Committer(repo)
         self._is_closed = False
         self.last_wait_ns = 0
         self.last_blocked_ns = 0
-        if in_background:
+        if in_background or pushes is not None:
             leaving.drain_at_exit(self)
 
     def save(self, wish: Wish) -> SaveFuture:
@@ -118,6 +125,7 @@ class Recorder:
         while future is None:
             with self.exclusively():
                 self.wait()
+                self._await_room()
                 future, failure = self._save(wish, started_ns)
             if future is None:
                 self._staging.guard.wait_for_updates()
@@ -163,14 +171,25 @@ class Recorder:
         if self._client is not None:
             self._client.wait()
 
+    def await_pushes(self) -> None:
+        """Wait until the pushes that have come due have ended. Raises nothing for those that failed."""
+        if self._pushes is not None and self._waits_for_others:
+            self._pushes.await_all()
+
     def raise_failure(self) -> None:
-        """Tell of a save that failed, if nobody was told yet.
+        """Tell of a save or push that failed, if nobody was told yet.
 
         Raises:
-            SaveFailed: one did.
+            SaveFailed: a save did; a note on it tells of a push that did as well.
+            PushFailed: the last push did.
         """
         failure = self._taken_failure()
+        push_failure = self._taken_push_failure()
+        if failure is None and push_failure is not None:
+            raise push_failure
         if failure is not None:
+            if push_failure is not None:
+                failure.add_note(str(push_failure))
             raise failure
 
     def close(self) -> None:
@@ -184,15 +203,17 @@ class Recorder:
                 return
             if self._client is not None:
                 self._client.close()
+            elif self._pushes is not None:
+                self._pushes.finish()
             self._is_closed = True
             self._ended()
 
     def abandon(self) -> None:
         """Close the store once all saves have ended, for a manager that was dropped. Does not wait, takes no lock."""
-        if self._client is None:
-            self._repo.close()
-        else:
+        if self._client is not None:
             self._client.stop(self._ended)
+        elif self._pushes is None:
+            self._repo.close()  # else once the last push is made, when the process ends
 
     def settle(self, root: Path) -> None:
         """Wait until all saves have ended if this is their store; not in a callback of a Future, nor in a child."""
@@ -203,15 +224,18 @@ class Recorder:
         """Wait until all saves have ended, as the last act of the process.
 
         Returns:
-            One line for each save that is lost and that nobody was told of.
+            One line for each save that is lost, and for what a remote did not get, that nobody was told of.
         """
-        if self._client is None or self._client.is_foreign:
+        if self._pid != os.getpid():
             return []
         try:
-            self._client.drain()
+            if self._client is not None:
+                self._client.drain()
+            elif self._pushes is not None and not self._is_closed:
+                self._pushes.finish()
         except BaseException as error:  # noqa: BLE001 - an impatient second Ctrl-C; a save is lost whatever it was
             return [f"waiting for the last save was cut short by {type(error).__name__}: it may be lost"]
-        return [_loss(failure) for failure in self._failures]
+        return self._losses()
 
     def set_tag(self, name: str, commit: CommitId, *, overwrite: bool) -> None:
         """Put a tag on a commit.
@@ -234,13 +258,14 @@ class Recorder:
             branch=self._binding.branch,
             step=None if wish.step is None else operator.index(wish.step),
             message=wish.message,
-            metadata=_plain_metadata(wish.metadata or {}, self._policy),
+            metadata=plain_metadata(wish.metadata or {}, self._policy),
         )
         require_legal(request)
         states = flattened(wish.items, self._policy)
         for state in states.values():
             for name in state.entries:
                 check_name(name)
+        self._precision.mark(states)
         return request, states
 
     def _save(self, wish: Wish, started_ns: int) -> tuple[SaveFuture | None, SaveFailed | None]:
@@ -289,15 +314,20 @@ class Recorder:
             self._save_here(job)
             return
         self._client.submit(job)
-        if self._client.is_drained and job.future.exception() is not None:
-            leaving.give_up([_loss(failure) for failure in self._failures])  # nobody will be there to be told later
+        has_failed = job.future.exception() is not None if self._client.is_drained else False
+        if has_failed or (self._client.is_drained and self._pushes is not None and self._pushes.has_failure):
+            leaving.give_up(self._losses())  # nobody will be there to be told later
 
     def _save_here(self, job: SaveJob) -> None:
         """In the caller's thread, who is told of the error itself."""
         assert self._here is not None
         order, arena = job.order()
+        if self._pushes is not None:
+            order = self._pushes.marked(order)
         try:
             outcome = self._here.commit(order, arena.memory)
+            if self._pushes is not None:
+                self._pushes.note(order, outcome, by_worker=False)
         except BaseException as error:
             job.conclude(Outcome(error=error))
             raise
@@ -307,6 +337,17 @@ class Recorder:
         assert outcome.commit is not None
         job.future.set_result(outcome.commit.hex())
         self._here.tidier.prune()
+        if self._pushes is not None:
+            self._pushes.push_here()
+
+    def _await_room(self) -> None:
+        if self._pushes is not None and self._waits_for_others:
+            self._pushes.await_room()
+
+    @property
+    def _waits_for_others(self) -> bool:
+        """Whether somebody else works for the caller: in a fork, or in a Future's callback, nobody does."""
+        return self._client is not None and not self._client.is_foreign and not self._client.is_current
 
     def _note_commit(self, commit: CommitId) -> None:
         self._last = commit
@@ -316,7 +357,9 @@ class Recorder:
         self._repo.close()
         self._staging.close()
         self._here = None
-        if not self._failures:  # else the exit handler still has something to tell
+        if not self._failures and (
+            self._pushes is None or not self._pushes.has_failure
+        ):  # else the exit handler still has something to tell
             leaving.spare(self)
 
     def _taken_failure(self) -> SaveFailed | None:
@@ -327,6 +370,13 @@ class Recorder:
             return self._failures.popleft()
         except IndexError:
             return None
+
+    def _taken_push_failure(self) -> PushFailed | None:
+        return None if self._pushes is None or self._pid != os.getpid() else self._pushes.taken_failure()
+
+    def _losses(self) -> list[str]:
+        push_failure = self._taken_push_failure()
+        return [_loss(failure) for failure in self._failures] + ([str(push_failure)] if push_failure else [])
 
     def _require_owner(self) -> None:
         if self._pid != os.getpid():
@@ -340,9 +390,3 @@ def _loss(failure: SaveFailed) -> str:
     cause = failure.__cause__
     is_kept = isinstance(cause, MoonclipError) and "kept" in cause.details  # on a branch of its own, as the error says
     return str(failure) if is_kept else f"{failure}; it was not committed"
-
-
-def _plain_metadata(metadata: Mapping[str, Any], policy: Policy) -> dict[str, Plain]:
-    if not all(isinstance(key, str) for key in metadata):
-        raise Incompatible("metadata needs text for keys")
-    return {key: to_plain(value, policy, f"metadata {key!r}") for key, value in metadata.items()}

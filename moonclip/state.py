@@ -7,14 +7,14 @@ Spec: docs/format.md §9.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import torch
 
 from store.errors import Corrupt, Incompatible, NotFound
 
 from . import composites, containers
-from .composites import is_plainly_strided, taken_apart
+from .composites import PLAIN_CLASSES, is_distributed, is_plainly_strided, taken_apart
 from .containers import Parts
 from .entries import FlatContainer, FlatEntry, FlatState, FlatTensor, FlatValue, LoadedEntry, LoadedTensor, LoadedValue
 from .names import METADATA, ROOT, join, key_of, last_segment, parent_of, segment
@@ -44,20 +44,22 @@ SEQUENCES: Final = frozenset({"list", "tuple", "deque", "slice", "namedtuple"})
 """Containers whose children are found in order, not by key."""
 
 
-def flatten(obj: object, policy: Policy = SAFE, item: str = "state") -> FlatState:
+def flatten(obj: object, policy: Policy = SAFE, item: str = "state", *, is_target: bool = False) -> FlatState:
     """Entries of an item. Copies no tensor: sources read the caller's memory until they have been copied out.
 
     Args:
         obj: tensors, arrays and values in any nesting of containers.
         policy: whether unknown objects may be pickled.
         item: named in errors.
+        is_target: whether it is loaded into, and not saved. Then DTensors and tensors on the meta device are sources,
+            of their global shape, that nobody can copy from.
 
     Raises:
         Incompatible: there is something in it that cannot be kept; the message names its path and type.
 
     Cost: about 3 µs a tensor.
     """
-    taker = _Taker()
+    taker = _Taker(is_target=is_target)
     with located(item):
         root = Walk(taker.take, policy).visit(obj)
     entries: dict[str, FlatEntry] = {}
@@ -104,7 +106,8 @@ class _Taker:
         shared: sources that were met more than once, by ``id``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_target: bool) -> None:
+        self._is_target = is_target
         self._by_address: dict[int, TensorSource] = {}
         self._by_view: dict[tuple[object, ...], TensorSource] = {}
         self._shapes: dict[torch.Size, tuple[int, ...]] = {}
@@ -112,6 +115,8 @@ class _Taker:
 
     def take(self, obj: object) -> TensorSource | Parts | None:
         if not is_plainly_strided(obj):  # known of nearly every tensor, at a third of the cost
+            if self._is_target and _lacks_bytes(obj):
+                return self._place(obj)
             taken = taken_apart(obj)
             if not isinstance(taken, torch.Tensor):
                 return taken
@@ -121,6 +126,17 @@ class _Taker:
             return source
         first = self._by_address.setdefault(source.address or obj.data_ptr(), source)
         return source if first is source else self._at_same_address(first, source)
+
+    def _place(self, tensor: torch.Tensor) -> TensorSource:
+        """A target of which this process has a part, or nothing yet. One object under several names is a tie."""
+        name = DTYPE_NAMES.get(tensor.dtype)
+        if name is None:
+            raise Refused(Incompatible, f"a tensor of {tensor.dtype} cannot be loaded into")
+        source = TensorSource(tensor, name, tuple(tensor.shape), tensor.nbytes, 0)
+        known = self._by_view.setdefault(_place_key(tensor), source)
+        if known is not source:
+            self.shared.add(id(known))
+        return known
 
     def _source(self, tensor: torch.Tensor) -> TensorSource:
         """A tensor as it lies. Those of one shape share the tuple that says so: a save of thousands pickles it once."""
@@ -144,6 +160,22 @@ class _Taker:
         if known is not source:
             self.shared.add(id(known))
         return known
+
+
+def _lacks_bytes(obj: object) -> TypeGuard[torch.Tensor]:
+    """Whether this is a DTensor, or a plain tensor on the meta device."""
+    if not isinstance(obj, torch.Tensor):
+        return False
+    return is_distributed(obj) or (obj.is_meta and type(obj) in PLAIN_CLASSES and obj.layout is torch.strided)
+
+
+def _place_key(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Equal for tensors that are one target: the same object, or DTensors of one memory."""
+    if not is_distributed(tensor):
+        return (id(tensor),)
+    with torch.no_grad():
+        local = tensor.to_local()  # type: ignore[attr-defined]
+    return (tensor.shape, *_view_key(local)) if local.data_ptr() else (id(tensor),)
 
 
 def _view_key(tensor: torch.Tensor) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from store.errors import Incompatible, NotFound
 from store.format.objects import Commit
@@ -17,6 +18,9 @@ from store.upkeep.retention import Keep
 
 from .binding import Binding
 from .recording import Recorder
+
+if TYPE_CHECKING:
+    from .ranks.recorder import RankRecorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class Upkeep:
 
     _repo: Repository
     _binding: Binding
-    _recorder: Recorder
+    _recorder: "Recorder | RankRecorder"
 
     def prune(
         self,

@@ -6,6 +6,7 @@ paths, dates and times, NumPy scalars, and torch's sizes, dtypes, devices, layou
 and named tuples) are looked up among the imported modules and never imported. Anything else is refused, by its path.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -93,3 +94,14 @@ def _rebuilt_tagged(value: Tagged, policy: Policy) -> Any:
 def _refuse_tensor(obj: object) -> None:
     if is_tensor_like(obj):
         raise Refused(Incompatible, f"a {type(obj).__name__} cannot be here; save it as an item of its own")
+
+
+def plain_metadata(metadata: Mapping[str, Any], policy: Policy) -> dict[str, Plain]:
+    """Metadata as plain values.
+
+    Raises:
+        Incompatible: a key is no text, or a value has no stored form.
+    """
+    if not all(isinstance(key, str) for key in metadata):
+        raise Incompatible("metadata needs text for keys")
+    return {key: to_plain(value, policy, f"metadata {key!r}") for key, value in metadata.items()}

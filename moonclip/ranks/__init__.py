@@ -1,0 +1,1 @@
+"""Saves that several ranks make together: one commit of what all of them hold, or none."""

@@ -1,0 +1,144 @@
+"""Rank 0's work for a save: it says who writes what, and publishes what all have written."""
+
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from store.format.canonical import Node
+from store.ids import CommitId
+from store.naming import tags
+from store.repository import Repository
+from store.saving.bases import LastSave
+from store.saving.inputs import ItemInput
+from store.saving.saver import SaveRequest, require_legal
+from store.saving.snapshots import Snapshot
+from store.saving.underway import saving
+
+from ..binding import Binding
+from ..policy import Policy
+from ..recording import Wish
+from ..values import plain_metadata
+from .plan import Offer, shares
+from .saving import Verdict
+
+
+class Chooser:
+    """What rank 0 knows of all ranks. Not thread-safe; on others there is one that is never asked.
+
+    Args:
+        repo: the store.
+        binding: the branch to commit to.
+        policy: whether unknown objects may be pickled.
+        world_size: how many ranks there are.
+    """
+
+    def __init__(self, repo: Repository, binding: Binding, policy: Policy, world_size: int) -> None:
+        self._repo = repo
+        self._binding = binding
+        self._policy = policy
+        self._world_size = world_size
+        self._offers: dict[int, Offer] = {}
+        self._last: LastSave | None = None
+        self._begun: tuple[Snapshot, SaveRequest] | None = None
+
+    def answers(self, wish: Wish, said: Sequence[Node]) -> list[Node]:
+        """A snapshot for all to store into, and what each rank writes, if that is not what it last was.
+
+        Args:
+            wish: what rank 0 was asked to commit.
+            said: what each rank holds, ``None`` if that did not change, and whether it remembers its last save.
+
+        Raises:
+            Conflict: the tag exists.
+            Incompatible: something cannot be stored, or what the ranks hold does not fit together.
+            OSError: writing failed.
+        """
+        if wish.tag is not None and not wish.overwrite:
+            tags.require_free_tag(self._repo, wish.tag)
+        request = SaveRequest(
+            (),
+            branch=self._binding.branch,
+            parent=self._binding.tip,
+            left=self._binding.left,
+            step=None if wish.step is None else operator.index(wish.step),
+            message=wish.message,
+            metadata=plain_metadata(wish.metadata or {}, self._policy),
+            last=self._last,
+        )
+        require_legal(request)
+        told = self._shares(said)
+        remember = all(each["remembers"] for each in said)
+        snapshot = self._repo.create_snapshot(request, self._world_size, ranks_remember=remember)
+        self._begun = snapshot, request
+        return [{"snapshot": snapshot.id, "share": share, "remember": remember} for share in told]
+
+    def forget(self) -> None:
+        """Have all ranks tell what they hold, next time; and give up a save that not all of them began."""
+        self._offers.clear()
+        if self._begun is not None:
+            self._begun[0].abandon()
+            self._begun = None
+
+    @contextmanager
+    def publishing(self, wish: Wish) -> "Iterator[Publisher]":
+        """The save that was begun, to be published inside of this, or given up after it."""
+        assert self._begun is not None
+        (snapshot, request), self._begun = self._begun, None
+        last, self._last = self._last, None
+        with snapshot:
+            yield Publisher(self._repo, self._binding, wish, snapshot, request)
+        self._last = snapshot.last or last
+
+    def _shares(self, said: Sequence[Node]) -> list[Node]:
+        changed = {rank: Offer.decode(each["offer"]) for rank, each in enumerate(said) if each["offer"] is not None}
+        if not changed:
+            return [None] * self._world_size
+        self._offers |= changed
+        return [share.encode() for share in shares([self._offers[rank] for rank in range(self._world_size)])]
+
+
+class Publisher:
+    """Publishes one save, and says what follows from how that went.
+
+    Args:
+        repo: the store.
+        binding: the branch; moves with the commit.
+        wish: what was asked for.
+        snapshot: holds what all ranks have stored.
+        request: what it was begun with.
+    """
+
+    def __init__(
+        self, repo: Repository, binding: Binding, wish: Wish, snapshot: Snapshot, request: SaveRequest
+    ) -> None:
+        self._repo = repo
+        self._binding = binding
+        self._wish = wish
+        self._snapshot = snapshot
+        self._request = request
+        self._commit: CommitId | None = None
+
+    def publish(self) -> None:
+        """Commit it, and tag that.
+
+        Raises:
+            PartsOutdated: ranks have to store theirs again.
+            MoonclipError: whatever else :meth:`~store.saving.snapshots.Snapshot.finalize` raises, or the tag could not
+                be set: then the commit is made all the same.
+            OSError: writing failed.
+        """
+        wish = self._wish
+        with saving(self._repo.layout.root, self._repo.files, self._request.branch):
+            self._commit = self._snapshot.finalize()
+            self._binding.bind(self._request.branch, self._commit)
+            if wish.tag is not None:
+                tags.set_tag(self._repo, wish.tag, self._commit, overwrite=wish.overwrite)
+
+    def judge(self, error: BaseException | None) -> Verdict:
+        """What all ranks are told, from the error that ended the save, if one did."""
+        if error is not None and self._commit is None:
+            self._snapshot.abandon()
+            asked = replace(self._request, items=[ItemInput(item, {}) for item in self._wish.items])
+            self._binding.follow(asked, error)
+        return Verdict(self._binding.branch, self._binding.tip, self._commit, error)

@@ -1,0 +1,135 @@
+"""Saves of several ranks without torch.distributed: whoever starts the ranks tells each of them the snapshot's id.
+
+snapshot = mgr.create_snapshot(step, world_size=2)       # in one process, which tells the others
+mgr.save_rank(snapshot, rank, {"model": shard})          # in each, by a manager of its own
+mgr.finalize_snapshot(snapshot)                          # in the first one again, once all have done so
+"""
+
+import operator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from store.errors import SnapshotGone
+from store.repository import Repository
+from store.saving.ranks import save_rank
+from store.saving.saver import SaveRequest
+from store.saving.snapshots import Snapshot
+from store.saving.underway import saving
+
+from ..binding import Binding
+from ..capture.staging import Staging
+from ..policy import Policy
+from ..values import plain_metadata
+from .holdings import Holdings
+from .plan import Share
+
+if TYPE_CHECKING:
+    from ..recording import Recorder
+    from .recorder import RankRecorder
+
+
+class ByRank:
+    """Snapshots made rank by rank, as methods of a manager."""
+
+    _repo: Repository
+    _binding: Binding
+    _policy: Policy
+    _per_rank: set[str]
+    _recorder: "Recorder | RankRecorder"
+    _begun: dict[str, Snapshot]
+
+    def create_snapshot(
+        self,
+        step: int | None = None,
+        *,
+        world_size: int,
+        metadata: Mapping[str, Any] | None = None,
+        message: str = "",
+    ) -> str:
+        """Begin a save by several ranks on the bound branch. It ends with :meth:`finalize_snapshot`, or :meth:`close`.
+
+        Args:
+            step: training step.
+            world_size: how many ranks there are.
+            metadata: values to keep with the commit.
+            message: what a person should know of it.
+
+        Returns:
+            Its id, which every rank has to be told.
+
+        Raises:
+            Incompatible: there is no rank, or something cannot be stored.
+            ReadOnly: the store cannot be written from here.
+        """
+        with self._recorder.exclusively():
+            self._recorder.wait()
+            request = SaveRequest(
+                (),
+                branch=self._binding.branch,
+                parent=self._binding.tip,
+                left=self._binding.left,
+                step=None if step is None else operator.index(step),
+                message=message,
+                metadata=plain_metadata(metadata or {}, self._policy),
+            )
+            snapshot = self._repo.create_snapshot(request, world_size)
+            self._begun[snapshot.id] = snapshot
+            return snapshot.id
+
+    def save_rank(self, snapshot: str, rank: int, items: Mapping[str, Any]) -> None:
+        """Store what one rank has, in place of what it may have stored before. Returns when that is durable.
+
+        Args:
+            snapshot: what :meth:`create_snapshot` returned, in whichever process.
+            rank: which rank, from 0.
+            items: items by name, as for :meth:`save`. Of a DTensor this process's shard is stored, and all of any other
+                tensor: each element by one rank only. What is no tensor may be given by several, if it is the same.
+
+        Raises:
+            SnapshotGone: the snapshot was published or given up.
+            Incompatible: something cannot be stored, or there is no such rank.
+            OSError: writing failed.
+        """
+        holdings = Holdings(items, self._policy, rank, self._per_rank)
+        offer = holdings.offer()
+        boxes = {name: holding.boxes for name, holding in offer.holdings.items()}
+        shared = holdings.share(Share(boxes, frozenset(offer.others)))
+        staging = Staging(self._repo.threads)
+        try:
+            capture = staging.capture(shared.states)
+            given = shared.items(capture.items, capture.arena)
+            save_rank(self._repo.layout.root, snapshot, rank, given, threads=self._repo.threads)
+        finally:
+            staging.close()
+            staging.guard.close()
+
+    def finalize_snapshot(self, snapshot: str) -> str:
+        """Commit what all ranks have stored. Where it fails otherwise than with ``Conflict``, it can be tried again.
+
+        Args:
+            snapshot: what this manager's :meth:`create_snapshot` returned.
+
+        Returns:
+            The commit's hex id.
+
+        Raises:
+            SnapshotGone: it was not begun here, or was published or given up.
+            PartsMissing: ranks have not stored theirs; names them.
+            PartsOutdated: ranks have to store theirs again; names them.
+            Incompatible: what they stored does not fit together.
+            Conflict: the branch moved meanwhile; the error names where the commit was kept.
+        """
+        with self._recorder.exclusively():
+            self._recorder.wait()
+            begun = self._begun.get(snapshot)
+            if begun is None:
+                raise SnapshotGone(f"snapshot {snapshot} is not in the making here; create_snapshot begins one")
+            with saving(self._repo.layout.root, self._repo.files, self._binding.branch):
+                commit = begun.finalize()
+            del self._begun[snapshot]
+            self._binding.bind(self._binding.branch, commit)
+            return commit.hex()
+
+    def _give_up_snapshots(self) -> None:
+        while self._begun:
+            self._begun.popitem()[1].abandon()

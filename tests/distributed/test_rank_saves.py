@@ -1,0 +1,113 @@
+"""Real ranks that save together: one commit of what all of them hold, or none."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from moonclip import CheckpointManager
+from store.fsck import fsck
+from store.repository import Repository
+from tests.distributed import save_rank
+from tests.distributed.load_rank import network, optimizer_of, train
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("save_rank.py")
+
+pytestmark = pytest.mark.slow
+
+
+def run(directory: Path, world_size: int, *what: str, point: str = "") -> tuple[list[int], list[str]]:
+    """Exit codes and output of all ranks."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "POINT": point}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(SCRIPT), str(directory), str(rank), str(world_size), *what],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+    try:
+        told = [rank.communicate(timeout=250)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return [rank.returncode for rank in ranks], told
+
+
+def require_done(directory: Path, world_size: int, *what: str) -> None:
+    codes, told = run(directory, world_size, *what)
+    assert codes == [0] * world_size, "\n".join(told)
+    assert all(text.rstrip().endswith("done") for text in told)
+
+
+def require_whole(root: Path) -> None:
+    with Repository.open(root) as repo:
+        assert fsck(repo, full=True).findings == []
+        leases = [path for path in repo.layout.writers.iterdir() if not path.name.startswith("branches~")]
+        assert list(repo.layout.parts.iterdir()) == leases == []
+
+
+def test_what_ranks_save_is_one_commit_that_any_other_number_of_them_takes_up(tmp_path: Path) -> None:
+    require_done(tmp_path, 2, "layouts")
+    require_done(tmp_path, 4, "layouts", "resumed")
+    require_done(tmp_path, 2, "resumed")
+    alone: Any = network()
+    optimizer = optimizer_of(alone)
+    train(alone, optimizer, 0, 3)
+    expected = train(alone, optimizer, 3, 6)
+    with CheckpointManager(tmp_path / "store") as mgr:
+        for branch in ("fsdp2", "ddp2", "fsdp4", "ddp4", "hsdp4"):
+            model: Any = network()
+            optimizer = optimizer_of(model)
+            assert mgr.resume(branch=branch, model=model, optimizer=optimizer, rng=True) == 3
+            torch.testing.assert_close(train(model, optimizer, 3, 6), expected, rtol=1e-5, atol=0)
+            assert "param_names" in mgr.load(branch, items=["optimizer"])["optimizer"]["param_groups"][0]
+        assert mgr.load("tp4", into={"model": network()})
+    with CheckpointManager(tmp_path / "store", branch="large1") as mgr:
+        mgr.save(model=save_rank.large()).result(60)
+    with Repository.open(tmp_path / "store") as repo:
+        trees = {repo.commit(repo.resolve(f"large{count}", "main")).items["model"] for count in (1, 2, 4)}
+        assert len(trees) == 1
+    require_whole(tmp_path / "store")
+
+
+def test_b20_a_rank_that_fails_fails_the_save_of_all_and_the_next_one_works(tmp_path: Path) -> None:
+    require_done(tmp_path, 2, "failing", "out_of_memory", "outdated", "destroyed")
+    with CheckpointManager(tmp_path / "last") as mgr:
+        assert mgr.step == 8
+        assert len(mgr.list_snapshots()) == 9
+        assert set(mgr.load()["model"]) == {"own0", "own1"}
+    for name in ("last", "failing", "outdated"):
+        require_whole(tmp_path / name)
+
+
+def test_damage_that_one_rank_meets_sends_all_to_the_commit_before(tmp_path: Path) -> None:
+    require_done(tmp_path, 2, "damaged")
+    with CheckpointManager(tmp_path / "damaged") as mgr:
+        assert [snapshot.step for snapshot in mgr.list_snapshots()] == [1, 2]
+        assert set(mgr.load()) == {"own0", "own1"}
+
+
+@pytest.mark.parametrize("point", ["before", "during", "leader"])
+def test_a_rank_that_is_killed_keeps_nobody_waiting_and_costs_no_commit(tmp_path: Path, point: str) -> None:
+    codes, told = run(tmp_path, 3, "killed", point=point)
+    assert sorted(codes) == [-signal.SIGKILL, 0, 0], "\n".join(told)
+    living = [text for code, text in zip(codes, told, strict=True) if code == 0]
+    assert all("learned:" in text or "published" in text for text in living)
+    with CheckpointManager(tmp_path / "killed", branch=point) as mgr:
+        step = mgr.resume() - 1
+        assert step in ({1} if point == "before" else {1, 2})
+        state = mgr.load()["model"]
+        assert set(state) == {"w", "own0", "own1", "own2"}
+        mgr.save(step=3, model={"w": torch.ones(3)})
+    require_whole(tmp_path / "killed")
