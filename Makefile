@@ -7,21 +7,27 @@ PEERS := .venv-peers
 PIP := -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test crash soak demo bench lint types lock clean
+.PHONY: help setup test servers crash soak fuzz demo bench lint types lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.kernels  ## make .venv, install everything into it, compile the kernels
 
-test: setup  ## run the whole test suite
-	$(BIN)/python -m pytest -n auto
+test: setup servers  ## run the tests; with SLOW=1 also those that take long, as CI does
+	$(BIN)/python -m pytest -n auto $(if $(SLOW),,-m "not slow")
+
+servers: setup  ## install the S3 servers that tests talk to, under .cache (a minute, once)
+	@$(BIN)/python -m tools.s3 install
 
 crash: setup  ## crash everything that changes a store, at every point (five minutes)
 	$(BIN)/python -m tools.crash
 
 soak: setup  ## savers, loaders, gc, repack and checks at work on one store at once (five minutes)
 	$(BIN)/python -m tools.crash.soak
+
+fuzz: setup  ## fuzz all that reads what a remote sent (ten minutes)
+	$(BIN)/python -m tools.fuzz
 
 demo: setup  ## train, kill, resume, branch: see what it does (under 4 minutes)
 	$(BIN)/python -m tools.demo
