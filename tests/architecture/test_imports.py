@@ -25,9 +25,9 @@ print("\\n" + json.dumps([code, sorted(name for name in sys.modules if "." not i
 
 _SAVE = """
 import sys
-from store.inputs import ItemInput, TensorInput
+from store.saving.inputs import ItemInput, TensorInput
 from store.repository import Repository
-from store.saving import SaveRequest, Saver
+from store.saving.saver import SaveRequest, Saver
 
 with Repository.init(sys.argv[1]) as repo:
     saver = Saver(repo.files, repo.layout, repo.index, repo.absences, repo.refs, repo.reader, repo.threads)

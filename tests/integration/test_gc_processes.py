@@ -21,9 +21,10 @@ STATE: State = {"found": noise("found", 900), "new": noise("new", 900)}
 
 WRITER = """
 import sys
-from store import publish, saving
-from store.leases import Lease
-from store.packseries import PackSeries
+from store.saving import publish
+from store.saving import saver as saving
+from store.saving.leases import Lease
+from store.saving.packseries import PackSeries
 from store.repository import Repository
 from tests.arrays import save
 from tests.integration.test_gc_processes import STATE

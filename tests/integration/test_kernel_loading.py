@@ -32,7 +32,7 @@ WORK = """
 import hashlib, os, sys, threading
 import numpy as np
 from store import codec, kernels
-from store.dtypes import Element
+from store.format.dtypes import Element
 
 def chunks():
     for element in (Element.FP32, Element.BF16, Element.INT64):

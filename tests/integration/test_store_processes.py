@@ -28,9 +28,9 @@ def state_of(writer: str, step: int) -> State:
 WRITER = """
 import sys
 from store.errors import Conflict
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
-from store.saving import SaveRequest
+from store.saving.saver import SaveRequest
 from tests.arrays import item
 from tests.integration.test_store_processes import state_of
 
@@ -78,7 +78,7 @@ print(len(seen))
 
 REBUILDER = """
 import sys, threading
-from store.opening import rebuild_index
+from store.opening.indexes import rebuild_index
 from store.repository import Repository
 
 stop = threading.Event()
@@ -159,9 +159,9 @@ def test_two_writers_while_the_index_is_rebuilt(root: Path) -> None:
 
 FORK = """
 import os, sys
-from store.refnames import branch_name
+from store.naming.refnames import branch_name
 from store.repository import Repository
-from store.saving import SaveRequest
+from store.saving.saver import SaveRequest
 from tests.arrays import item, read
 from tests.integration.test_store_processes import state_of
 

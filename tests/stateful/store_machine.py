@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
 from store.disk.files import Files
-from store.errors import Busy, Pruned
+from store.errors import Busy, Conflict, Pruned
 from store.fsck import fsck
 from store.ids import CommitId, ObjectId, TreeId, chunk_id
 from store.limits import MAX_INLINE_BYTES, REFLOG_EXPIRY_NS
@@ -239,7 +239,7 @@ class StoreMachine(RuleBasedStateMachine):
                 repo.index.write = moment.put_off()(write)  # type: ignore[method-assign]
                 moment.await_call(interruption.at)
                 return act(repo)
-        except (Pruned, Busy) as error:
+        except (Pruned, Busy, Conflict) as error:  # the others save to a branch that is being renamed, say
             raise Befallen from error
         finally:
             moment.end()

@@ -27,7 +27,7 @@ MANY_BYTES = (2 * WRITE_BLOCK_COUNT + 1) * WRITE_BLOCK_BYTES + 17
 def no_thread_is_left() -> Iterator[None]:
     before = threading.active_count()
     yield
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # threads of other tests may end meanwhile
 
 
 class RefusesDirect(Disk):

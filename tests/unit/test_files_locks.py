@@ -68,7 +68,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
 
 
 def test_another_process_is_kept_out(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from store.files import Files; from store.errors import Busy\n"
+    code = "import sys; from pathlib import Path; from store.disk.files import Files; from store.errors import Busy\n"
     code += "try: Files().lock_exclusive(Path(sys.argv[1]), blocking=False)\n"
     code += "except Busy: sys.exit(7)\n"
     command = [sys.executable, "-c", code, str(tmp_path / "lock")]

@@ -71,9 +71,9 @@ def test_a_lease_that_was_swept_before_it_was_locked_is_taken_anew(tmp_path: Pat
 OWNER = """
 import os, sys
 from pathlib import Path
-from store.files import Files
+from store.disk.files import Files
 from store.ids import CommitId, ObjectId, PackId
-from store.leases import acquire_lease
+from store.saving.leases import acquire_lease
 
 lease = acquire_lease(Path(sys.argv[1]), Files())
 lease.add_pack(PackId(b"p" * 32))

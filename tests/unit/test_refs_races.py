@@ -15,9 +15,9 @@ CONTENDER = """
 import sys
 from pathlib import Path
 from store.errors import Conflict
-from store.files import Files
+from store.disk.files import Files
 from store.ids import CommitId, ObjectId
-from store.refs import RefStore
+from store.naming.refs import RefStore
 
 refs, number, rounds = RefStore(Path(sys.argv[1]), Files()), int(sys.argv[2]), int(sys.argv[3])
 
