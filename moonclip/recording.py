@@ -1,8 +1,6 @@
 """From a person's items to a commit: copied in the caller's time, stored and committed by a worker process."""
 
 import operator
-import os
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -33,6 +31,7 @@ from .items import flattened
 from .jobs import SaveFuture, SaveJob
 from .policy import Policy
 from .precision import Precision
+from .turns import Turns
 from .values import plain_metadata
 
 
@@ -92,9 +91,7 @@ class Recorder:
         self._policy = policy
         self._keep = keep
         self._precision = precision or Precision()
-        self._pid = os.getpid()
-        self._lock = threading.RLock()  # re-entered by a handler that runs before the holder is known
-        self._holder: int | None = None
+        self._turns = Turns(lambda: self._client is not None and self._client.is_current)
         self._staging = staging
         self._last: CommitId | None = None
         self._failures: deque[SaveFailed] = deque()
@@ -116,7 +113,7 @@ class Recorder:
             MoonclipError: closed, a forked child, or in a callback of a Future.
             ReadOnly: the store cannot be written from here.
         """
-        self._require_owner()
+        self._turns.require_owner()
         self._repo.require_writable()
         started_ns = time.perf_counter_ns()
         self._repo.packs.close()  # a resume left them open: what gc removes would take space as long as the run lasts
@@ -141,24 +138,8 @@ class Recorder:
             MoonclipError: called in a callback of a Future, which would wait for itself, or in a signal handler that
                 interrupted its holder, whose half-captured state it would write over.
         """
-        if self._client is not None and self._client.is_current:
-            raise MoonclipError(
-                "a callback of a save's Future runs in the saving thread, so it cannot save, resume or close"
-            )
-        if self._pid != os.getpid():
+        with self._turns.exclusively():
             yield
-            return
-        if self._holder == threading.get_ident():
-            raise MoonclipError(
-                "this thread is in the middle of a save or resume of this manager, which a signal handler interrupted;"
-                " set a flag in the handler, and save from the training loop"
-            )
-        with self._lock:
-            try:
-                self._holder = threading.get_ident()
-                yield
-            finally:
-                self._holder = None
 
     def wait(self) -> None:
         """Wait until all saves have ended.
@@ -226,7 +207,7 @@ class Recorder:
         Returns:
             One line for each save that is lost, and for what a remote did not get, that nobody was told of.
         """
-        if self._pid != os.getpid():
+        if not self._turns.is_owner:
             return []
         try:
             if self._client is not None:
@@ -372,18 +353,11 @@ class Recorder:
             return None
 
     def _taken_push_failure(self) -> PushFailed | None:
-        return None if self._pushes is None or self._pid != os.getpid() else self._pushes.taken_failure()
+        return None if self._pushes is None or not self._turns.is_owner else self._pushes.taken_failure()
 
     def _losses(self) -> list[str]:
         push_failure = self._taken_push_failure()
         return [_loss(failure) for failure in self._failures] + ([str(push_failure)] if push_failure else [])
-
-    def _require_owner(self) -> None:
-        if self._pid != os.getpid():
-            raise MoonclipError(
-                f"this manager belongs to process {self._pid}, of which this one ({os.getpid()}) is a fork; only its"
-                " owner saves. Make a manager of its own in this process, on a branch of its own"
-            )
 
 
 def _loss(failure: SaveFailed) -> str:

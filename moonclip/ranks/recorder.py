@@ -1,6 +1,5 @@
 """Saves of one manager of several ranks: what :class:`~moonclip.recording.Recorder` does for one process."""
 
-import os
 import threading
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from ..items import GENERATORS
 from ..jobs import SaveFuture, failure_of
 from ..policy import Policy
 from ..recording import Wish
+from ..turns import Turns
 from .choosing import Chooser
 from .holdings import Holdings, Shared
 from .plan import Share, digest
@@ -65,9 +65,7 @@ class RankRecorder:
         self._group = talk.group
         self._in_background = in_background
         self._per_rank = {GENERATORS, *per_rank}
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
-        self._holder: int | None = None
+        self._turns = Turns(lambda: self._running is threading.current_thread())
         self._number = 0
         self._running: threading.Thread | None = None
         self._failures: deque[SaveFailed] = deque()
@@ -93,8 +91,7 @@ class RankRecorder:
             MoonclipError: closed, or a forked child.
             ReadOnly: the store cannot be written from here.
         """
-        if self._pid != os.getpid():
-            raise MoonclipError(f"this manager belongs to process {self._pid}, of which this one is a fork")
+        self._turns.require_owner()
         self._repo.require_writable()
         started_ns = time.perf_counter_ns()
         self._repo.packs.close()
@@ -124,24 +121,8 @@ class RankRecorder:
         Raises:
             MoonclipError: called in a callback of a Future, or in a signal handler that interrupted its holder.
         """
-        if self._running is threading.current_thread():
-            raise MoonclipError(
-                "a callback of a save's Future runs in the saving thread, so it cannot save, resume or close"
-            )
-        if self._pid != os.getpid():  # a forked child holds nothing: it was alone when it began
+        with self._turns.exclusively():
             yield
-            return
-        if self._holder == threading.get_ident():
-            raise MoonclipError(
-                "this thread is in the middle of a save or resume of this manager, which a signal handler interrupted;"
-                " set a flag in the handler, and save from the training loop"
-            )
-        with self._lock:
-            try:
-                self._holder = threading.get_ident()
-                yield
-            finally:
-                self._holder = None
 
     def wait(self) -> None:
         """Wait until the save under way has ended.
@@ -196,7 +177,7 @@ class RankRecorder:
         Returns:
             One line for each save that is lost and that nobody was told of.
         """
-        if self._pid != os.getpid():
+        if not self._turns.is_owner:
             return []
         self._join()
         return [f"{failure}; it was not committed" for failure in self._failures]
@@ -309,7 +290,7 @@ class RankRecorder:
 
     def _join(self) -> None:
         running = self._running
-        if running is not None and running is not threading.current_thread() and self._pid == os.getpid():
+        if running is not None and running is not threading.current_thread() and self._turns.is_owner:
             running.join()
 
     def _taken_failure(self) -> SaveFailed | None:
