@@ -1,8 +1,5 @@
 """Real ranks that load what ranks of every other layout and number saved."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +9,9 @@ from moonclip import CheckpointManager
 from moonclip.sharding.layouts import Layout, Split
 from store.format.entries import TensorEntry
 from tests.distributed import load_rank
+from tests.launching import launch
 from tests.resharding import reshard
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).with_name("load_rank.py")
 WORLD_SIZES = (1, 2, 4)
 SPLITS: dict[str, tuple[Split | None, ...]] = {
     "rows": (Split(0),),
@@ -61,24 +57,8 @@ def in_three(_: str, entry: TensorEntry) -> Layout | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_b21_b22_b23_every_layout_loads_into_every_other(directory: Path, world_size: int) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(SCRIPT), str(directory), str(rank), str(world_size)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    try:
-        told = [rank.communicate(timeout=300)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0] * world_size, "\n".join(told)
+    codes, told = launch("load_rank.py", directory, world_size)
+    assert codes == [0] * world_size, "\n".join(told)
     cells = (len(saved()) + 1) * sum(1 for _ in load_rank.layouts(world_size))
     assert all(f"{cells} cells" in text for text in told)
 

@@ -1,9 +1,6 @@
 """Real ranks that save together: one commit of what all of them hold, or none."""
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +12,14 @@ from store.fsck import fsck
 from store.repository import Repository
 from tests.distributed import save_rank
 from tests.distributed.load_rank import network, optimizer_of, train
-
-ROOT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).with_name("save_rank.py")
+from tests.launching import launch
 
 pytestmark = pytest.mark.slow
 
 
 def run(directory: Path, world_size: int, *what: str, point: str = "") -> tuple[list[int], list[str]]:
     """Exit codes and output of all ranks."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "POINT": point}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(SCRIPT), str(directory), str(rank), str(world_size), *what],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    try:
-        told = [rank.communicate(timeout=250)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    return [rank.returncode for rank in ranks], told
+    return launch("save_rank.py", directory, world_size, *what, POINT=point)
 
 
 def require_done(directory: Path, world_size: int, *what: str) -> None:

@@ -1,0 +1,44 @@
+"""Ranks as processes of their own, for tests of what they do together."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def launch(
+    script: str, directory: Path, world_size: int, *arguments: str, **environment: str
+) -> tuple[list[int], list[str]]:
+    """Run a script of ``tests/distributed`` in all ranks, and wait for them.
+
+    Args:
+        script: its name. It is told the directory, its rank, how many there are, and the arguments.
+        directory: where they meet.
+        world_size: how many ranks.
+        arguments: what else it is told.
+        environment: what is set beside what is set here.
+
+    Returns:
+        Exit codes and output of all ranks.
+    """
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
+    program = [sys.executable, "-W", "ignore", str(ROOT / "tests" / "distributed" / script), str(directory)]
+    ranks = [
+        subprocess.Popen(
+            [*program, str(rank), str(world_size), *arguments],
+            env=settings,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+    try:
+        told = [rank.communicate(timeout=300)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return [rank.returncode for rank in ranks], told
