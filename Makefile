@@ -32,7 +32,7 @@ fuzz: setup  ## fuzz all that reads what a remote sent (ten minutes)
 demo: setup  ## train, kill, resume, branch: see what it does (under 4 minutes)
 	$(BIN)/python -m tools.demo
 
-bench: setup $(PEERS)/.ready  ## measure everything beside the peers (under 40 minutes)
+bench: setup $(PEERS)/.ready  ## measure everything beside the peers (an hour or more)
 	$(BIN)/python -m tools.bench all
 
 lint: setup  ## check style and the layers
