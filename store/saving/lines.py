@@ -1,9 +1,9 @@
 """What a commit comes after: its parent, as far as that can be read and has to be here."""
 
 import logging
-import time
 from collections.abc import Collection, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ..errors import Corrupt, NotFound
 from ..format.objects import Commit
@@ -12,7 +12,9 @@ from ..reading.closure import trees_below
 from ..reading.lookup import Index
 from ..reading.reader import ObjectReader
 from ..upkeep.absences import Absences, expected_items
-from .saver import SaveRequest
+
+if TYPE_CHECKING:
+    from .saver import SaveRequest
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ class Line:
         reader: reads the parent.
     """
 
-    def __init__(self, request: SaveRequest, index: Index, absences: Absences, reader: ObjectReader) -> None:
+    def __init__(self, request: "SaveRequest", index: Index, absences: Absences, reader: ObjectReader) -> None:
         self._request = request
         self._index = index
         self._absences = absences
@@ -44,7 +46,7 @@ class Line:
         try:
             return self._reader.commit(previous) if previous else None
         except Corrupt as error:
-            _log.warning("the parent of this snapshot is damaged: %s", error)
+            _log.warning("the parent of this save is damaged: %s", error)
             return None
 
     @property
@@ -54,7 +56,10 @@ class Line:
 
     @property
     def ordinal(self) -> int:
-        """Counted here while a run saves; else how many commits had arrived when the parent did."""
+        """Counted here while a run saves: arrivals from several runs in turn would fall into step with each other.
+
+        Else how many commits had arrived when the parent did.
+        """
         previous, last = self._request.previous, self._request.last
         if last is not None:
             return last.ordinal + 1
@@ -63,7 +68,7 @@ class Line:
 
     @property
     def is_second(self) -> bool:
-        """Whether the parent is the first of its line, so that no delta chain can be long."""
+        """Whether the parent is the first of its line, a fine-tune's base say, so that no delta chain can be long."""
         return self.parent is not None and not self.parent.parents
 
     def closed_trees(self) -> Collection[TreeId]:
@@ -75,18 +80,5 @@ class Line:
         try:
             return set(trees_below(expected.values(), self._reader.tree_node))
         except (NotFound, Corrupt) as error:
-            _log.warning("the parent of this snapshot is damaged: %s", error)
+            _log.warning("the parent of this save is damaged: %s", error)
             return set()
-
-    def commit(self, trees: Mapping[str, TreeId]) -> Commit:
-        """The commit, made now, of these items."""
-        request = self._request
-        return Commit(
-            items=trees,
-            parents=request.parents,
-            step=request.step,
-            time_ns=time.time_ns(),
-            branch=request.branch,
-            message=request.message,
-            metadata=request.metadata,
-        )

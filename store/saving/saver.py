@@ -2,10 +2,9 @@
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 from ..disk.files import Files
 from ..errors import Busy, Corrupt, Incompatible, MoonclipError, NotFound
@@ -19,16 +18,17 @@ from ..limits import STORE_ATTEMPTS
 from ..naming.refnames import branch_name
 from ..naming.refs import RefStore
 from ..parallel import Threads
-from ..reading.closure import Load, trees_below
+from ..reading.closure import Load
 from ..reading.lookup import Index
 from ..reading.packs import pack_path
 from ..reading.reader import ObjectReader
-from ..upkeep.absences import Absences, expected_items
+from ..upkeep.absences import Absences
 from ..upkeep.retiring import take_away
 from .bases import Bases, Buffers, LastSave
 from .ingest import Counts, Ingest
 from .inputs import ItemInput, TensorInput
 from .leases import Lease, acquire_lease
+from .lines import Line
 from .packseries import PackSeries
 from .phases import Phases
 from .publish import HolesFound, add_to_index, move_branch
@@ -72,6 +72,18 @@ class SaveRequest:
     def previous(self) -> CommitId | None:
         """The first parent: what the commit comes after on its line, and is stored against."""
         return next(iter(self.parents), None)
+
+    def commit(self, trees: Mapping[str, TreeId]) -> Commit:
+        """The commit, made now, of these items."""
+        return Commit(
+            items=trees,
+            parents=self.parents,
+            step=self.step,
+            time_ns=time.time_ns(),
+            branch=self.branch,
+            message=self.message,
+            metadata=self.metadata,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +168,12 @@ class Saver:
     def _store(self, request: SaveRequest, lease: Lease) -> _Stored:
         """Steps 2 and 3; again without bases when gc took something that the attempt counted on."""
         with self._phases.computing("plan"):
-            parent = self._parent(request)
-            bases = self._bases(request, parent)
+            line = Line(request, self._index, self._absences, self._reader)
+            bases = self._bases(request, line)
         for _ in range(STORE_ATTEMPTS):
             packs = PackSeries(self._files, self._layout.packs, lease.name, lease.add_pack)
             try:
-                return self._attempt(request, lease, packs, bases, parent)
+                return self._attempt(request, lease, packs, bases, line)
             except HolesFound:
                 self._take_away(packs, lease)
                 bases = Bases(self._reader, {}, {})
@@ -169,25 +181,21 @@ class Saver:
                 packs.abandon()
         raise Busy("objects are swept as fast as this save finds them stored; try again when gc is done")
 
-    def _attempt(
-        self, request: SaveRequest, lease: Lease, packs: PackSeries, bases: Bases, parent: Commit | None
-    ) -> _Stored:
-        ordinal = self._ordinal(request)
-        # The second commit of a line, a fine-tune on its base say, finds no chain that could be long.
-        is_second = parent is not None and not parent.parents
-        turn = None if is_second else ordinal
+    def _attempt(self, request: SaveRequest, lease: Lease, packs: PackSeries, bases: Bases, line: Line) -> _Stored:
+        ordinal = line.ordinal
+        turn = None if line.is_second else ordinal
         ingest = Ingest(self._index, packs, bases, turn, self._threads, self._phases, self._is_intact)
         entries = ingest.chunks(request.items)
         with self._phases.computing("trees"):
-            commit = _commit(request, ingest.trees(request.items, entries))
+            commit = request.commit(ingest.trees(request.items, entries))
             commit_id = ingest.commit(commit)
         with self._phases.waiting("lease"):
             lease.add_commit(commit_id)
         with self._phases.waiting("sync"):
             tables = packs.publish()
         with self._phases.waiting("index"):
-            closed = partial(self._closed_trees, request, parent)
-            add_to_index(self._index, tables, self._is_there, commit, self._load_from(ingest), closed)
+            load = self._load_from(ingest)
+            add_to_index(self._index, tables, self._is_there, commit, load, line.closed_trees)
         trees = frozenset(ingest.nodes)
         return commit_id, LastSave(entries, _buffers(request.items), ordinal, commit_id, trees), ingest.counts
 
@@ -213,40 +221,9 @@ class Saver:
             return False
         return True
 
-    def _parent(self, request: SaveRequest) -> Commit | None:
-        """The parent, or ``None`` also if it is damaged: what was saved earlier must not keep a run from saving."""
-        try:
-            return self._reader.commit(request.previous) if request.previous else None
-        except Corrupt as error:
-            _log.warning("the parent of this save is damaged: %s", error)
-            return None
-
-    def _expected(self, request: SaveRequest, parent: Commit | None) -> Mapping[str, TreeId]:
-        """The parent's items that have to be here."""
-        return {} if parent is None else expected_items(parent, self._absences, request.previous)
-
-    def _ordinal(self, request: SaveRequest) -> int:
-        """Counted here while a run saves: arrivals from several runs in turn would fall into step with each other."""
-        if request.last is not None:
-            return request.last.ordinal + 1
-        row = self._index.commit(request.previous) if request.previous else None
-        return row.sequence + 1 if row else 0
-
-    def _closed_trees(self, request: SaveRequest, parent: Commit | None) -> Collection[TreeId]:
-        """Tree objects of the parent that have to be here: it is closed, so what the new commit shares with it is."""
-        expected = self._expected(request, parent)
-        is_whole = parent is not None and len(expected) == len(parent.items)
-        if is_whole and request.last is not None and request.last.commit == request.previous:
-            return request.last.trees
-        try:
-            return set(trees_below(expected.values(), self._reader.tree_node))
-        except (NotFound, Corrupt) as error:
-            _log.warning("the parent of this save is damaged: %s", error)
-            return set()
-
-    def _bases(self, request: SaveRequest, parent: Commit | None) -> Bases:
+    def _bases(self, request: SaveRequest, line: Line) -> Bases:
         last = request.last or LastSave({}, {}, 0)
-        stored = self._expected(request, parent)
+        stored = line.expected
         entries = {
             item.name: last.entries.get(item.name) or self._entries(stored[item.name])
             for item in request.items
@@ -260,18 +237,6 @@ class Saver:
         except (NotFound, Corrupt) as error:
             _log.warning("the parent of this save is damaged: %s", error)
             return {}
-
-
-def _commit(request: SaveRequest, trees: Mapping[str, TreeId]) -> Commit:
-    return Commit(
-        items=trees,
-        parents=request.parents,
-        step=request.step,
-        time_ns=time.time_ns(),
-        branch=request.branch,
-        message=request.message,
-        metadata=request.metadata,
-    )
 
 
 def require_legal(request: SaveRequest) -> None:
@@ -289,7 +254,7 @@ def require_legal(request: SaveRequest) -> None:
     if len(set(names)) != len(names):
         raise Incompatible(f"two items have one name, among {', '.join(map(repr, names))}")
     try:
-        Commit.decode(_commit(request, dict.fromkeys(names, _NO_TREE)).encode())
+        Commit.decode(request.commit(dict.fromkeys(names, _NO_TREE)).encode())
     except Corrupt as error:
         raise Incompatible(f"this cannot be committed: {error}") from error
 

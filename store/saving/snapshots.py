@@ -218,7 +218,7 @@ class Snapshot:
         ingest = Ingest(known, packs, no_bases, None, repo.threads, Phases(), self._is_intact)
         inputs = [ItemInput(name, {}, item.ties) for name, item in sorted(stored.items.items())]
         entries: dict[str, Mapping[str, Entry]] = {name: item.entries for name, item in stored.items.items()}
-        commit = self._line.commit(ingest.trees(inputs, entries))
+        commit = self._request.commit(ingest.trees(inputs, entries))
         commit_id = ingest.commit(commit)
         self._lease.add_commit(commit_id)
         tables = [*stored.tables, *packs.publish()]
