@@ -16,21 +16,19 @@ from functools import partial
 from ...batches import batches
 from ...codec import decode
 from ...errors import Corrupt, Incompatible, NotFound
-from ...format.objects import Commit, Kind, TreeNode
-from ...format.pack import OBJECT_HEADER_BYTES, ObjectHeader, PackTable, Sealed, TableEntry, unseal
-from ...ids import Buffer, ChunkId, ObjectId, PackId, chunk_id, commit_id, tree_id
+from ...format.objects import Kind
+from ...format.pack import ObjectHeader, PackTable, Sealed, TableEntry
+from ...ids import ChunkId, ObjectId, PackId, chunk_id
 from ...index import BasesMissing
 from ...limits import FETCH_KEPT_BYTES, LEAF_MAX_BYTES, SWEEP_KEYS
 from ...reading.chains import Kept
-from ...reading.reader import decode_small
 from ...repository import Repository
 from ...saving.leases import Lease
 from ...saving.packseries import PackSeries
 from ..storages.storage import Storage
 from .incoming import Placed, RemoteCopy, Window
 from .readahead import Filled, read_windows
-
-_CHECKSUM_BYTES = 16
+from .verifying import require_readable, small_content, unsealed, wrong
 
 
 @dataclass(slots=True)
@@ -128,10 +126,10 @@ class Receiver:
                     continue
             try:
                 stored = self._stored(filled, placed)
-                header, payload = self._unsealed(placed.copy, stored)
+                header, payload = unsealed(placed.copy, stored)
                 raw = self._decoded(placed.copy, header, payload, base, keeping=bool(following))
             except (NotFound, Corrupt, Incompatible) as error:
-                self.received.failed.append((placed.copy, str(error)))
+                self.received.failed.append((placed.copy, f"{self._url}: {error}"))
                 continue
             good[entry.id] = Sealed(header, (stored,), entry.stored_bytes, entry.checksum)
             waiting += [(each, raw) for each in following]
@@ -142,14 +140,6 @@ class Receiver:
             raise run
         return run[placed.at : placed.at + placed.copy.entry.stored_bytes]
 
-    def _unsealed(self, copy: RemoteCopy, stored: memoryview) -> tuple[ObjectHeader, memoryview]:
-        what, entry = self._where(copy), copy.entry
-        header, payload = unseal(stored, what)
-        checksum = stored[OBJECT_HEADER_BYTES - _CHECKSUM_BYTES : OBJECT_HEADER_BYTES]
-        if header != entry.header or checksum != entry.checksum:
-            raise Corrupt(f"{what}: it differs from the pack's table", object=entry.id.hex())
-        return header, payload
-
     def _decoded(
         self, copy: RemoteCopy, header: ObjectHeader, payload: memoryview, base: memoryview | None, *, keeping: bool
     ) -> memoryview | None:
@@ -158,23 +148,18 @@ class Receiver:
         Raises:
             Corrupt: it is not what it is named by.
         """
-        raw: Buffer
         if header.kind != Kind.CHUNK:
             with self._large if header.raw_bytes > LEAF_MAX_BYTES else nullcontext():
-                raw = decode_small(header, payload)
-                found: ObjectId = tree_id(raw) if header.kind == Kind.TREE else commit_id(raw)
-                if found == header.id:  # a hash fits whatever somebody made up
-                    (TreeNode if header.kind == Kind.TREE else Commit).decode(raw, self._where(copy))
-        else:
-            is_kept = keeping or self._kept.wants(header.id)
-            raw = memoryview(bytearray(header.raw_bytes)) if is_kept else self._room(header.raw_bytes)
-            decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, raw)
-            found = chunk_id(raw)
-            if found == header.id and self._kept.wants(header.id):
-                self._kept.put(header.id, raw)
-        if found != header.id:
-            raise Corrupt(f"{self._where(copy)}: content does not match its id", object=header.id.hex())
-        return raw if isinstance(raw, memoryview) else None
+                require_readable(copy, small_content(copy, header, payload))
+            return None
+        is_kept = self._kept.wants(header.id)
+        raw = memoryview(bytearray(header.raw_bytes)) if keeping or is_kept else self._room(header.raw_bytes)
+        decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, raw)
+        if chunk_id(raw) != header.id:
+            raise wrong(copy)
+        if is_kept:
+            self._kept.put(header.id, raw)
+        return raw
 
     def _base(self, object_id: ObjectId, raw_bytes: int) -> memoryview | None:
         """A base that came before, or was here; ``None`` if it cannot be read, which is no fault of its delta."""
@@ -193,9 +178,6 @@ class Receiver:
         if len(room) < size_bytes:
             room = self._scratch.room = bytearray(size_bytes)
         return memoryview(room)[:size_bytes]
-
-    def _where(self, copy: RemoteCopy) -> str:
-        return f"{self._url}: pack {copy.pack.text} at offset {copy.entry.offset}: object {copy.entry.id.hex()}"
 
     # --- indexing ---------------------------------------------------------------------------------------------------
 
