@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager, MoonclipError, NotFound, SaveFailed
+from tests.descriptors import left_open
 from tests.workers import await_save, ends, no_large_file, only_worker, refs_held, workers
 
 
@@ -265,17 +266,13 @@ def test_a_manager_that_takes_the_place_of_one_that_is_still_saving_goes_on_from
 
 
 def test_b27_no_descriptor_is_left_behind(root: Path) -> None:
-    def open_count() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     with CheckpointManager(root) as mgr:  # whatever is opened once for a process
         mgr.save(x=noise(0))
-    before = open_count()
-    for turn in range(3):
-        with CheckpointManager(root) as mgr:
-            for size in (10_000, 1_000_000, 10):  # arenas are made anew
-                mgr.save(x=noise(turn, size)).result()
-    assert open_count() == before
+    with left_open():
+        for turn in range(3):
+            with CheckpointManager(root) as mgr:
+                for size in (10_000, 1_000_000, 10):  # arenas are made anew
+                    mgr.save(x=noise(turn, size)).result()
 
 
 def test_c5_model_optimizer_and_generators_are_one_commit(root: Path) -> None:

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from store.disk.files import Files
-
-
-def open_file_count() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+from tests.descriptors import left_open
 
 
 @pytest.fixture
@@ -118,10 +115,9 @@ def test_pread_returns_less_only_at_the_end(files: Files, tmp_path: Path) -> Non
 
 def test_a_handle_closes_with_its_last_reference(files: Files, tmp_path: Path) -> None:
     files.write_atomic(tmp_path / "x", b"")
-    before = open_file_count()
-    handle = files.open_read(tmp_path / "x")
-    del handle
-    assert open_file_count() == before
+    with left_open():
+        handle = files.open_read(tmp_path / "x")
+        del handle
 
 
 def test_what_is_not_there_has_no_fingerprint(files: Files, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Writing packs and reading objects out of them."""
 
 import errno
-import gc
 import os
 import signal
 import threading
@@ -19,14 +18,10 @@ from store.reading import packs
 from store.reading.packs import PackGone, PackStore, PackWriter, Unreadable, pack_path
 from store.saving.packseries import PackSeries
 from tests import packing
+from tests.descriptors import left_open
 from tools.crash.faults import FaultyDisk
 
 FIRST, SECOND = b"the first chunk", bytes(10_000)
-
-
-def open_file_count() -> int:
-    gc.collect()  # what other tests left in cycles would be closed at any moment
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 class Failing(Disk):
@@ -223,12 +218,11 @@ def test_few_packs_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(packs, "MAX_OPEN_PACKS", 2)
     tables = [packing.write(tmp_path, [packing.chunk(bytes([n]))]) for n in range(5)]
     store = PackStore(Files(), tmp_path)
-    before = open_file_count()
-    for table in [*tables, *tables]:
-        assert packing.verified(store, table.id) == table
-    assert open_file_count() == before + 2
-    store.close()
-    assert open_file_count() == before
+    with left_open():
+        with left_open(2):
+            for table in [*tables, *tables]:
+                assert packing.verified(store, table.id) == table
+        store.close()
 
 
 def test_threads_read_while_packs_are_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
