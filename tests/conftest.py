@@ -1,7 +1,9 @@
 """Settings of all tests."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A machine that is busy makes any example slow: deadlines would fail tests that found nothing.
@@ -11,3 +13,15 @@ settings.register_profile("dev", _COMMON, max_examples=50)
 settings.register_profile("ci", _COMMON, max_examples=100, print_blob=True)
 settings.register_profile("deep", _COMMON, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(scope="module")
+def small_parts() -> Iterator[None]:
+    """Have uploads to S3 go out in parts of ``storages.PART_BYTES``: what takes several need not be long then."""
+    from store.remotes.storages import s3client, s3uploads
+    from tests.storages import PART_BYTES
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (s3client, s3uploads):
+            patch.setattr(module, "UPLOAD_PART_BYTES", PART_BYTES)
+        yield

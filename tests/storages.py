@@ -23,6 +23,9 @@ PLACES = ("directory", *SERVERS)
 QUICK = Retries(pause_seconds=0.001, max_pause_seconds=0.01)
 PREFIX = "some/where/"
 
+PART_BYTES = 5 << 20
+"""What S3 allows at least: see the fixture ``small_parts``."""
+
 
 @dataclass(frozen=True)
 class Bytes:

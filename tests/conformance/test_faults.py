@@ -7,16 +7,18 @@ from typing import NamedTuple
 import pytest
 
 from store.errors import Conflict, Corrupt, RemoteUnavailable
-from store.limits import MIB, UPLOAD_PART_BYTES
+from store.limits import MIB
 from store.remotes.storages.conditional import is_atomic
 from store.remotes.storages.s3 import S3Storage
 from tests.s3servers import bucket, server
-from tests.storages import Bytes, Heard, keys_of, noise, read, s3_storage
+from tests.storages import PART_BYTES, Bytes, Heard, keys_of, noise, read, s3_storage
 from tools.s3.proxy import FaultProxy
 from tools.s3.rules import Answer, CutBody, Delay, DropReply, EqualParts, IgnoreConditions, Kill, MangleChunked, Match
 
 PACK = "packs/" + "cd" * 32 + ".pack"
-DATA = noise(2 * UPLOAD_PART_BYTES + 12_345)
+pytestmark = pytest.mark.usefixtures("small_parts")
+
+DATA = noise(2 * PART_BYTES + 12_345)
 LOST = Match(times=1)
 
 
@@ -176,6 +178,13 @@ def test_an_upload_is_there_whatever_its_second_completion_is_told(faulty: Fault
     storage.upload(PACK, Bytes(DATA), Heard())
     assert read(storage, PACK, 0, len(DATA)) == DATA
     assert faulty.count("PUT", "partNumber") == 3
+
+
+def test_lengths_are_asked_for_once_for_each_way_of_uploading(faulty: Faulty) -> None:
+    for number in range(3):
+        faulty.storage.upload(f"packs/{number}", Bytes(DATA), Heard())
+        faulty.storage.upload(f"packs/small-{number}", Bytes(DATA[:1000]), Heard())
+    assert faulty.count("HEAD") == 2
 
 
 def test_an_upload_that_a_server_forgot_is_begun_anew(faulty: Faulty) -> None:

@@ -9,11 +9,13 @@ from typing import NamedTuple, Self
 import pytest
 
 from store.errors import Conflict, Corrupt, NotFound, RemoteUnsupported
-from store.limits import DELETE_KEYS, MIB, UPLOAD_PART_BYTES
+from store.limits import DELETE_KEYS, MIB
 from store.remotes.storages.conditional import is_atomic
 from store.remotes.storages.storage import Storage, Unfinished
-from tests.storages import PLACES, Bytes, Heard, keys_of, noise, read, storage_at
+from tests.storages import PART_BYTES, PLACES, Bytes, Heard, keys_of, noise, read, storage_at
 from tools.s3 import Traits
+
+pytestmark = pytest.mark.usefixtures("small_parts")
 
 PACK = "packs/" + "ab" * 32 + ".pack"
 
@@ -95,7 +97,7 @@ def test_deleted_keys_are_gone_and_missing_ones_passed_over(place: Place) -> Non
     assert keys_of(storage) == ["packs/4"]
 
 
-@pytest.mark.parametrize("size_bytes", [0, 1, UPLOAD_PART_BYTES, 2 * UPLOAD_PART_BYTES + 5], ids=str)
+@pytest.mark.parametrize("size_bytes", [0, 1, PART_BYTES, 2 * PART_BYTES + 5], ids=str)
 def test_an_upload_arrives_whole(place: Place, size_bytes: int) -> None:
     data, heard = noise(size_bytes), Heard()
     place.storage.upload(PACK, Bytes(data), heard)
@@ -145,7 +147,7 @@ def test_progress_may_end_an_upload(place: Place) -> None:
         raise InterruptedError("enough")
 
     with pytest.raises(InterruptedError, match="enough"):
-        place.storage.upload(PACK, Bytes(noise(2 * UPLOAD_PART_BYTES)), advance)
+        place.storage.upload(PACK, Bytes(noise(2 * PART_BYTES)), advance)
     assert not keys_of(place.storage)
 
 

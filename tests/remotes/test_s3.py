@@ -21,7 +21,7 @@ from store.errors import (
     RemoteUnavailable,
     RemoteUnsupported,
 )
-from store.limits import MIB, UPLOAD_PART_BYTES
+from store.limits import MIB
 from store.remotes.configured import RemoteConfig
 from store.remotes.storages.clients import open_storage
 from store.remotes.storages.credentials import ACCESS_KEY, SECRET_KEY, Keys
@@ -29,11 +29,13 @@ from store.remotes.storages.s3 import S3Storage
 from store.remotes.storages.storage import Storage
 from tests.killing import forked
 from tests.s3servers import bucket, server
-from tests.storages import Bytes, Heard, keys_of, noise, options, read, s3_storage
+from tests.storages import PART_BYTES, Bytes, Heard, keys_of, noise, options, read, s3_storage
 from tools.s3 import Account
 from tools.s3.exchange import Request, Response
 from tools.s3.proxy import FaultProxy
 from tools.s3.rules import Answer, Beyond, ExpiredToken, Match
+
+pytestmark = pytest.mark.usefixtures("small_parts")
 
 ROOT = Path(__file__).parents[2]
 PACK = "packs/" + "ef" * 32 + ".pack"
@@ -122,7 +124,7 @@ def test_f7_credentials_that_expire_are_looked_for_anew(
 def test_f7_credentials_that_expire_within_an_upload_are_renewed(
     chained: S3Storage, proxy: FaultProxy, credentials_file: Path
 ) -> None:
-    data, heard = noise(2 * UPLOAD_PART_BYTES + 1), Heard()
+    data, heard = noise(2 * PART_BYTES + 1), Heard()
     proxy.place(ExpiredToken(OLD, on=Match(query="partNumber", after=1)))
     chained.put("format", b"1")
     write_credentials(credentials_file, NEW)
@@ -199,7 +201,7 @@ def test_f7_a_wrong_secret_is_denied_and_not_told(name: str, caplog: pytest.LogC
             lambda: storage.get("format", 1),
             lambda: storage.stat("format"),
             lambda: list(storage.list("")),
-            lambda: storage.upload(PACK, Bytes(bytes(2 * UPLOAD_PART_BYTES)), Heard()),
+            lambda: storage.upload(PACK, Bytes(bytes(2 * PART_BYTES)), Heard()),
             lambda: storage.delete(["a", "b"]),
         ]
         for act in acts:
@@ -222,7 +224,7 @@ def test_a_missing_bucket_is_named(name: str) -> None:
             lambda: storage.get("format", 1),
             lambda: storage.put("format", b"1"),
             lambda: list(storage.list("")),
-            lambda: storage.upload(PACK, Bytes(bytes(2 * UPLOAD_PART_BYTES)), Heard()),
+            lambda: storage.upload(PACK, Bytes(bytes(2 * PART_BYTES)), Heard()),
             lambda: storage.read_into(PACK, 0, memoryview(bytearray(1)), Heard()),
         ]
         for act in acts:
@@ -418,7 +420,7 @@ def test_a_forked_child_connects_anew(storage: S3Storage) -> None:
 
     def work() -> None:
         storage.put("format", b"child")
-        storage.upload("packs/child", Bytes(noise(2 * UPLOAD_PART_BYTES)), Heard())
+        storage.upload("packs/child", Bytes(noise(2 * PART_BYTES)), Heard())
         storage.close()
 
     _, status = os.waitpid(forked(work), 0)

@@ -148,6 +148,11 @@ class S3Connection:
     Args:
         options: how it is reached.
 
+    Attributes:
+        where: the bucket and its server, for errors.
+        retries: how patient to be.
+        lengths_kept: whether uploads in parts (``True``), or at once, are known to arrive as long as they were sent.
+
     Raises:
         Incompatible: the endpoint cannot be one.
     """
@@ -158,6 +163,7 @@ class S3Connection:
         self.retries = options.retries
         self._options = options
         self._lock = threading.Lock()
+        self.lengths_kept: set[bool] = set()
         self._connected: Connected | None = None
         self._outdated: list[Connected] = []
 
@@ -330,7 +336,7 @@ def _new_client(session: Any, options: S3Options, checksums: str) -> Any:
 
 def _transfer_config() -> Any:
     return TransferConfig(
-        multipart_threshold=2 * UPLOAD_PART_BYTES,
+        multipart_threshold=UPLOAD_PART_BYTES,
         multipart_chunksize=UPLOAD_PART_BYTES,
         max_request_concurrency=UPLOAD_THREADS,
         max_submission_concurrency=1,  # reads parts, one pack after the other, into memory that is used again

@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 from typing import Any, BinaryIO
 
 from ...errors import Corrupt, MoonclipError, NotFound, RemoteError, RemoteUnavailable
-from ...limits import UPLOAD_ATTEMPTS
+from ...limits import UPLOAD_ATTEMPTS, UPLOAD_PART_BYTES
 from .s3client import FAILURES, S3Connection
 from .s3errors import NO_SUCH_UPLOAD
 from .storage import Advance, Source
@@ -30,7 +30,7 @@ def upload(connection: S3Connection, key: str, source: Source, advance: Advance)
         told.begin()
         failure = _send(connection, connected.manager, key, source, mark, told)
         if failure is None or _is_there(connection, key, mark, failure):
-            _check_length(connection, key, source.size_bytes)
+            _check_length(connection, key, source.size_bytes, is_sure=failure is None)
             return
         is_forgotten = failure.details.get("code") == NO_SUCH_UPLOAD
         if is_last and is_forgotten:
@@ -81,7 +81,15 @@ def _is_there(connection: S3Connection, key: str, mark: str, failure: MoonclipEr
     return metadata.get(_MARK) == mark
 
 
-def _check_length(connection: S3Connection, key: str, size_bytes: int) -> None:
+def _check_length(connection: S3Connection, key: str, size_bytes: int, *, is_sure: bool) -> None:
+    """Look how long an upload came out: the first that goes its way, as a server that alters one alters the next too.
+
+    Raises:
+        Corrupt: it has another length.
+    """
+    in_parts = size_bytes >= UPLOAD_PART_BYTES
+    if is_sure and in_parts in connection.lengths_kept:
+        return
     found_bytes = _head(connection, key)["ContentLength"]
     if found_bytes != size_bytes:
         raise Corrupt(
@@ -89,6 +97,7 @@ def _check_length(connection: S3Connection, key: str, size_bytes: int) -> None:
             " what is written to it",
             key=key,
         )
+    connection.lengths_kept.add(in_parts)
 
 
 def _head(connection: S3Connection, key: str) -> dict[str, Any]:
