@@ -1,4 +1,4 @@
-"""``python -m tools.bench save|cold|load|memory|size|codec|scale|gc|remote``, or ``all``."""
+"""``python -m tools.bench save|cold|load|memory|size|codec|scale|gc|remote|ranks``, or ``all``."""
 
 import signal
 import sys
@@ -9,7 +9,7 @@ import click
 
 from tools.s3 import SERVERS
 
-from . import codec, cold, collecting, load, memory, remote, save, scale, servers, size
+from . import codec, cold, collecting, load, memory, ranks, remote, save, scale, servers, size
 from .peers import PEERS
 from .report import Bench
 from .workloads import WORKLOADS
@@ -96,6 +96,13 @@ def remote_command(server: str, rounds: int) -> None:
     _finish(remote.measure(server, rounds))
 
 
+@benches.command("ranks")
+@click.option("--rounds", default=ranks.ROUND_COUNT, show_default=True, help="Runs of each number of ranks.")
+def ranks_command(rounds: int) -> None:
+    """How long four ranks take to save what one process saves, and how long that blocks them."""
+    _finish(ranks.measure(rounds))
+
+
 @benches.command("all")
 def all_command() -> None:
     """Everything, as ``make bench`` does."""
@@ -114,6 +121,7 @@ _EVERYTHING: Final[tuple[Callable[[], Bench], ...]] = (
     scale.measure,
     collecting.measure,
     remote.measure,
+    ranks.measure,
 )
 
 

@@ -11,6 +11,7 @@ from .growing import grow
 from .lasting import last
 from .loading import load
 from .moving import clone, copy, download, history, push, upload
+from .ranking import rank, ranks
 from .saving import save
 from .series import series
 
@@ -30,6 +31,8 @@ _JOBS: Final[dict[str, Callable[..., None]]] = {
     "upload": upload,
     "download": download,
     "copy": copy,
+    "ranks": ranks,
+    "rank": rank,
 }
 
 
