@@ -16,6 +16,8 @@ from tools.bench.measured.clocks import tree
 from tools.bench.workloads.recorded import Series, raw_bytes
 from tools.bench.workloads.run import WHOLE
 
+pytestmark = pytest.mark.slow
+
 HERE = peers.Peer("torch", "torch.save + fsync", Path(sys.executable))
 """As the benches have it, but without another environment."""
 
@@ -47,7 +49,6 @@ def stores() -> list[Path]:
     return list((workloads.CACHE / "stores").iterdir())
 
 
-@pytest.mark.slow
 def test_saving_is_measured_beside_a_peer(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bench = save.measure("small", ["copy", "ours", "torch"], 1)
     assert [cells[0] for cells in bench.rows] == ["bare copy, 2 threads", "moonclip-store", "torch.save + fsync"]
@@ -65,7 +66,6 @@ def test_saving_is_measured_beside_a_peer(home: Path, capsys: pytest.CaptureFixt
     assert stores() == []
 
 
-@pytest.mark.slow
 def test_loading_is_measured_beside_a_peer(home: Path) -> None:
     bench = load.measure("small", ["ours", "torch"], 1)
     assert [cells[-1] for cells in bench.rows] == ["yes", "yes"]
@@ -74,7 +74,6 @@ def test_loading_is_measured_beside_a_peer(home: Path) -> None:
     assert stores() == []
 
 
-@pytest.mark.slow
 def test_memory_is_looked_at_ten_times(home: Path) -> None:
     bench = memory.measure(["ours"], 10, "small")
     assert len(bench.figures["pss_bytes"]["ours"]) == 10

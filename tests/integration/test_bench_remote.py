@@ -28,6 +28,7 @@ def test_everything_is_moved_there_and_back_in_turn(tmp_path: Path, monkeypatch:
     assert list((tmp_path / CACHE / "servers").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_here_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(servers, "_TRIAL_BYTES", 100_000)

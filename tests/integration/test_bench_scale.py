@@ -23,6 +23,7 @@ def test_a_history_is_a_store_like_any_other(tmp_path: Path, monkeypatch: pytest
     assert histories.history(3) == made
 
 
+@pytest.mark.slow
 def test_everything_is_measured_in_both_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, value in {"FEW": 2, "MANY": 4, "ROUND_COUNT": 2, "PROCESS_ROUND_COUNT": 1}.items():

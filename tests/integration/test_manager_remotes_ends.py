@@ -142,6 +142,7 @@ def test_a_killed_trainer_leaves_its_last_saves_on_the_remote(tmp_path: Path, re
     assert step_there(tmp_path / "store") == 4
 
 
+@pytest.mark.slow
 def test_bar_5_a_run_goes_on_bit_by_bit_on_a_machine_that_has_only_the_remote(tmp_path: Path, remote: Path) -> None:
     def training(root: str, save_until: int, end: int, seed: int) -> "subprocess.Popen[str]":
         arguments = [
