@@ -10,7 +10,20 @@ from store import kernels
 
 from . import sessions
 from .figures import percentile, spread
-from .peers import COPY, DCP, OURS, OVERLAP, PEERS, RUST, RUST_BF16, SAFETENSORS, TORCH, TORCH_CHECKPOINTING
+from .peers import (
+    COPY,
+    DCP,
+    OURS,
+    OURS_BF16,
+    OURS_DCP,
+    OVERLAP,
+    PEERS,
+    RUST,
+    RUST_BF16,
+    SAFETENSORS,
+    TORCH,
+    TORCH_CHECKPOINTING,
+)
 from .plots import Panel
 from .progress import Progress, progress
 from .report import Bar, Bench, Grid
@@ -18,7 +31,20 @@ from .rows import Row
 from .savebars import dense_bars, tiny_bars
 
 ALL: Final = tuple(
-    peer.name for peer in (COPY, OURS, OVERLAP, RUST, RUST_BF16, TORCH, SAFETENSORS, TORCH_CHECKPOINTING, DCP)
+    peer.name
+    for peer in (
+        COPY,
+        OURS,
+        OVERLAP,
+        OURS_BF16,
+        OURS_DCP,
+        RUST,
+        RUST_BF16,
+        TORCH,
+        SAFETENSORS,
+        TORCH_CHECKPOINTING,
+        DCP,
+    )
 )
 
 FEW: Final = tuple(peer.name for peer in (COPY, OURS, OVERLAP, RUST, TORCH))

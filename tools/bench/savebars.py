@@ -5,7 +5,7 @@ from statistics import median
 from typing import Final
 
 from .figures import percentile
-from .peers import COPY, OURS, OVERLAP, RUST, TORCH
+from .peers import COPY, DCP, OURS, OURS_BF16, OURS_DCP, OVERLAP, RUST, RUST_BF16, TORCH
 from .report import Bar
 from .rows import Row
 
@@ -18,6 +18,10 @@ DURABLE_BESIDE_TORCH: Final = 0.8
 EXTRA_BESIDE_RUST: Final = 0.25
 STEP_BESIDE_RUST: Final = 0.5
 TWO_ARENAS: Final = 2.2
+BF16_BYTES_BESIDE_RUST: Final = 0.85
+BF16_DURABLE_BESIDE_RUST: Final = 0.5
+BF16_LOAD_BESIDE_RUST: Final = 0.4
+BESIDE_DCP: Final = 1.0
 TINY_BLOCKED_S: Final = 0.150
 TINY_DURABLE_S: Final = 1.5
 TINY_LOAD_S: Final = 1.5
@@ -30,6 +34,10 @@ def dense_bars(rows: Mapping[str, Row]) -> Iterator[Bar]:
         if name in found:
             yield from (_copy_bars if name == OURS.name else _overlap_bars)(found[name], found)
             yield from _common_bars(found[name], found)
+    if found.keys() >= {OURS_BF16.name, RUST_BF16.name}:
+        yield from _bf16_bars(found[OURS_BF16.name], found[RUST_BF16.name])
+    if found.keys() >= {OURS_DCP.name, DCP.name}:
+        yield from _dcp_bars(found[OURS_DCP.name], found[DCP.name])
 
 
 def tiny_bars(rows: Mapping[str, Row]) -> Iterator[Bar]:
@@ -71,6 +79,22 @@ def _common_bars(ours: Row, rows: Mapping[str, Row]) -> Iterator[Bar]:
         yield Bar(f"{prefix}p99 of steps beside a save, beside Rust", beside, STEP_BESIDE_RUST)
     yield Bar(f"{prefix}extra summed PSS over the state", median(ours.pss_bytes) / ours.state_bytes, TWO_ARENAS)
     yield _exact_bar(ours, prefix)
+
+
+def _bf16_bars(ours: Row, rust: Row) -> Iterator[Bar]:
+    beside = median(ours.stored_bytes) / median(rust.stored_bytes)
+    yield Bar("bf16: bytes, beside Rust with bf16", beside, BF16_BYTES_BESIDE_RUST)
+    beside = median(ours.durable_s) / median(rust.durable_s)
+    yield Bar("bf16: until durable, beside Rust with bf16", beside, BF16_DURABLE_BESIDE_RUST)
+    beside = median(ours.load_s) / median(rust.load_s)
+    yield Bar("bf16: load, beside Rust with bf16", beside, BF16_LOAD_BESIDE_RUST)
+
+
+def _dcp_bars(ours: Row, theirs: Row) -> Iterator[Bar]:
+    yield Bar("DCP: blocked, beside its directory", median(ours.blocked_s) / median(theirs.blocked_s), BESIDE_DCP)
+    beside = median(ours.durable_s) / median(theirs.durable_s)
+    yield Bar("DCP: until durable, beside its directory", beside, BESIDE_DCP)
+    yield _exact_bar(ours, "DCP: ")
 
 
 def _exact_bar(ours: Row, prefix: str = "") -> Bar:

@@ -26,6 +26,8 @@ class Peer:
 
 
 OURS: Final = Peer("ours", "moonclip-store", _OURS)
+OURS_BF16: Final = Peer("ours-bf16", "moonclip-store, bf16", _OURS)
+OURS_DCP: Final = Peer("ours-dcp", "moonclip-store through DCP", _OURS)
 OVERLAP: Final = Peer("overlap", "moonclip-store, overlap", _OURS)
 PREWARMED: Final = Peer("prewarmed", "moonclip-store, prewarmed", _OURS)
 RUST: Final = Peer("rust", "moonclip 0.3.1 (Rust)", _THEIRS)
@@ -38,5 +40,18 @@ COPY: Final = Peer("copy", "bare copy, 2 threads", _OURS)
 
 PEERS: Final = {
     peer.name: peer
-    for peer in (COPY, OURS, OVERLAP, PREWARMED, RUST, RUST_BF16, TORCH, SAFETENSORS, TORCH_CHECKPOINTING, DCP)
+    for peer in (
+        COPY,
+        OURS,
+        OURS_BF16,
+        OURS_DCP,
+        OVERLAP,
+        PREWARMED,
+        RUST,
+        RUST_BF16,
+        TORCH,
+        SAFETENSORS,
+        TORCH_CHECKPOINTING,
+        DCP,
+    )
 }

@@ -40,7 +40,7 @@ class Dcp:
 
     def save(self, step: int, items: Items) -> Settle:
         """See :class:`Library`."""
-        future = async_save(states(items), checkpoint_id=self._path(step), async_stager=self._stager)
+        future = async_save(states(items), async_stager=self._stager, **self._saving(step))
         assert isinstance(future, Future)
         return partial(self._settle, future, step)
 
@@ -51,7 +51,7 @@ class Dcp:
     def load(self, step: int, items: Items) -> None:
         """See :class:`Library`. Tensors are filled where they are; the rest is handed over."""
         state = states(items)
-        load(state, checkpoint_id=self._path(step))
+        load(state, **self._loading(step))
         for item, value in items.items():
             value.load_state_dict(state[item])
 
@@ -67,9 +67,47 @@ class Dcp:
         """See :class:`Library`."""
         self._stager.close()
 
+    def _saving(self, step: int) -> dict[str, Any]:
+        return {"checkpoint_id": self._path(step)}
+
+    def _loading(self, step: int) -> dict[str, Any]:
+        return {"checkpoint_id": self._path(step)}
+
     def _settle(self, future: "Future[Any]", step: int) -> None:
         future.result()
         sync_folder(self._path(step))
 
     def _path(self, step: int) -> Path:
         return self._root / f"{step:06d}"
+
+
+class OursDcp(Dcp):
+    """The same call, into a store of ours, which syncs all by itself."""
+
+    keeps_deltas: ClassVar[bool] = True
+
+    def __init__(self, root: Path) -> None:
+        from moonclip.dcp import StorageWriter
+
+        super().__init__(root)
+        self._writer = StorageWriter(root)
+
+    def steps(self) -> list[int]:
+        """See :class:`Library`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """See :class:`Library`."""
+        super().close()
+        self._writer.close()
+
+    def _saving(self, step: int) -> dict[str, Any]:
+        return {"checkpoint_id": f"step-{step}", "storage_writer": self._writer}
+
+    def _loading(self, step: int) -> dict[str, Any]:
+        from moonclip.dcp import StorageReader
+
+        return {"storage_reader": StorageReader(self._root, f"step:{step}")}
+
+    def _settle(self, future: "Future[Any]", step: int) -> None:  # noqa: ARG002 - as for a directory
+        future.result()

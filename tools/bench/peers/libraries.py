@@ -7,6 +7,8 @@ from .library import Library
 
 _ADAPTERS: Final = {
     "ours": "ours:Ours",
+    "ours-bf16": "ours:OursBf16",
+    "ours-dcp": "dcp:OursDcp",
     "overlap": "ours:Overlapping",
     "prewarmed": "ours:Prewarmed",
     "rust": "rust:Rust",

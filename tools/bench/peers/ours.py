@@ -49,6 +49,13 @@ class Ours:
         self._manager.close()
 
 
+class OursBf16(Ours):
+    """Floats are rounded to bfloat16 as they are stored."""
+
+    is_exact: ClassVar[bool] = False
+    settings: ClassVar[dict[str, Any]] = {"save_dtype": "bf16"}
+
+
 class Overlapping(Ours):
     """``capture="overlap"``: large state is copied while the next step computes."""
 
