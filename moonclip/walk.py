@@ -18,6 +18,9 @@ from .tensors import TensorSource
 _MAX_DEPTH: Final = MAX_VALUE_NESTING - 4
 """Levels of containers; a tagged leaf at the bottom takes up to four more in its encoding."""
 
+_NEVER_TENSORS: Final = frozenset({dict, list, tuple})
+"""Not asked whether they are tensors: an optimizer has a dict for each of its parameters."""
+
 _NATIVE: Final = frozenset({"dict", "list", "tuple"})
 """Containers that the engine's values have a type for; all others are tagged, which takes three levels."""
 
@@ -47,7 +50,7 @@ class Walk:
     """A walk and what it does with tensors and unknown objects.
 
     Attributes:
-        take_tensor: called with everything that is no plain leaf.
+        take_tensor: called with everything that is neither a plain leaf nor a plain container.
         policy: whether unknown objects may be pickled.
     """
 
@@ -65,7 +68,7 @@ class Walk:
             return obj
         if kind is set or kind is frozenset:
             return self._members(obj, depth)
-        taken = self.take_tensor(obj)
+        taken = None if kind in _NEVER_TENSORS else self.take_tensor(obj)
         if isinstance(taken, TensorSource):
             return taken
         parts = split(obj) if taken is None else taken

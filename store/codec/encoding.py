@@ -17,7 +17,7 @@ from .. import kernels
 from ..format import whole
 from ..format.dtypes import Element
 from ..ids import Buffer
-from ..kernels.choosing import BITS, CODED, MATCHED, PLAN_INTEGERS, PLANES
+from ..kernels.choosing import BITS, CODED, KEPT, MATCHED, PLAN_INTEGERS, PLANES
 from ..kernels.estimating import NO_MAPPING, Candidates, Runs
 from ..kernels.mapping import COPY, DIFF, ORDERED_DIFF, ROTATE, XOR, Words
 from ..kernels.payloads import CODED_BODY, ENTRY_BYTES, IS_GROUPED, RAW_BODY, entry_of, payload_room
@@ -38,6 +38,9 @@ _RUN_COUNT: Final = SAMPLE_WORDS // _RUN_WORDS
 
 _MIN_GROUPED_WORDS: Final = 2 * MIN_GROUP_BYTES
 """A chunk that fits one stretch has one code, however its words are ordered."""
+
+_SPARSE_SHARE: Final = 0.5
+"""Chunks that come out larger are not looked at for long repeats: there cannot be enough of them."""
 
 _BLOB_SAMPLE_BYTES: Final = 16 * KIB
 _BLOB_SAMPLES: Final = 4
@@ -62,6 +65,9 @@ def encode_words(raw: memoryview, element: Element, base: memoryview | None, roo
     plan, kernel = np.empty(PLAN_INTEGERS, np.int64), kernels.current(len(raw))
     other = words if base_words is None else base_words
     kernel.choose(words, other, len(words), _runs(len(words)), candidates, plan)
+    if plan[BITS] < _SPARSE_SHARE * 8 * len(raw) and _repeats(words, base_words):
+        planes = plan[PLANES : PLANES + element.width_bytes]
+        planes[planes != KEPT] = MATCHED
     mapping, bits, *codes = plan[: PLANES + element.width_bytes].tolist()
     if not element.is_float and _blob_bits(raw) < bits:
         return _smaller(encode_blob(raw), raw)
@@ -95,6 +101,19 @@ def expected_bits(words: Words, base: Words | None, element: Element, word_count
     runs = Runs(len(words), len(words), 1)
     kernels.current(0).choose(words, words if base is None else base, word_count, runs, candidates, plan)
     return plan.item(BITS)
+
+
+def _repeats(words: Words, base: Words | None) -> bool:
+    """Whether most of a chunk is long stretches as in its base or, without one, of one word.
+
+    How often bytes occur does not tell: where few rows of a table have changed, a code takes a bit for each byte of
+    all the others, and matching next to nothing.
+    """
+    if len(words) <= SAMPLE_WORDS:
+        return False  # codes save a small chunk's planes at once, and there may be tens of thousands
+    sample = gathered(words).reshape(-1, _RUN_WORDS)
+    like = sample[:, :1] if base is None else gathered(base).reshape(-1, _RUN_WORDS)
+    return bool((sample == like).all(1).mean() >= _SPARSE_SHARE)
 
 
 def _smaller(encoded: Encoded, raw: memoryview) -> Encoded | None:

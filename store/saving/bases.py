@@ -111,6 +111,17 @@ class Bases:
             for chunk, cut, stop in zip(entry.chunks, entry.cuts, stops, strict=True)
         ]
 
+    def older(self, chunk: ChunkId, size_bytes: int) -> memoryview:
+        """Read a chunk of an earlier save, so many bytes long; valid until the same thread reads another base.
+
+        Raises:
+            NotFound: the chunk, or a delta base of it, is nowhere.
+            Corrupt: it has no intact copy, or another length.
+        """
+        room = memoryview(_thread.room.of(size_bytes))[:size_bytes]
+        self._reader.chunk_into(chunk, room)
+        return room
+
     def unchanged(self, item: str, name: str, given: UnchangedInput) -> TensorEntry:
         """The last save's entry of a tensor that is as it was then, at the place it has now.
 
@@ -145,7 +156,7 @@ def _cast(entry: TensorEntry, stored: str, buffer: memoryview, *, is_same_scale:
 
 
 class _Thread(threading.local):
-    """Where a thread casts bases: fresh memory for each would cost page faults, and is in no cache."""
+    """Where a thread casts bases or reads them: fresh memory for each would cost page faults, and is in no cache."""
 
     def __init__(self) -> None:
         self.room = Room()

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
-from ..codec import Encoded, Room, encode, encode_blob
-from ..errors import Corrupt, NotFound
+from ..codec import Encoded, Room, encode_blob
 from ..format import trees
 from ..format.dtypes import Element
 from ..format.entries import Entry
@@ -21,11 +20,11 @@ from ..format.objects import Commit, Kind, TreeNode
 from ..format.pack import ObjectHeader, seal
 from ..ids import ChunkId, CommitId, ObjectId, TreeId, chunk_id
 from ..index import Place
-from ..limits import SAVE_CHAIN_DEPTH
 from ..memory import same_bytes
 from ..parallel import Threads
 from ..reading.closure import readable
-from .bases import Base, Bases
+from .bases import Bases
+from .deltas import Deltas, Found
 from .drafts import CastTask, ChunkTask, Task, draft, groups
 from .inputs import ItemInput
 from .packseries import PackSeries
@@ -103,7 +102,7 @@ class Ingest:
         index: what the store has.
         packs: where new objects go.
         bases: what chunks are compared with and stored against.
-        turn: grows by one with each save and says which delta chains restart; ``None`` if none has to.
+        turn: grows by one with each save and says which delta chains begin anew; ``None`` if none has to.
         threads: run the tasks.
         phases: where the time is counted that this takes.
         is_intact: whether a tree that is stored can be read.
@@ -124,7 +123,7 @@ class Ingest:
         self._index = index
         self._packs = packs
         self._bases = bases
-        self._turn = turn
+        self._deltas = Deltas(bases, turn)
         self._threads = threads
         self._phases = phases
         self._is_intact = is_intact
@@ -194,27 +193,28 @@ class Ingest:
             laps.end("cast")
         seen = [_see(task, is_unchanged=same) for task, same in zip(tasks, unchanged, strict=True)]
         laps.end("hash")
-        stored = self._look_up(seen)
+        found = self._look_up(seen)
         laps.end("lookup")
         for chunk in seen:
             counts.chunk_count += 1
             counts.raw_bytes += chunk.made.size_bytes
-            if chunk.id in stored:
+            if chunk.id in found.stored:
                 counts.unchanged_count += chunk.is_unchanged
                 counts.known_count += not chunk.is_unchanged
             elif not self._claim(chunk.id):
                 counts.known_count += 1
             else:
-                self._store_chunk(chunk, stored, counts, laps)
+                self._store_chunk(chunk, found, counts, laps)
         self._phases.add(laps.seconds)
         with self._lock:
             self.counts.add(counts)
 
-    def _look_up(self, seen: Sequence[_Seen]) -> Mapping[ObjectId, Place]:
+    def _look_up(self, seen: Sequence[_Seen]) -> Found:
         """Of the chunks and of their bases, those that are stored."""
         sought: set[ObjectId] = {chunk.id for chunk in seen}
         sought.update(chunk.task.base.id for chunk in seen if chunk.task.base is not None)
-        return readable(sought, self._index.places_below)
+        below = self._index.places_below(sought)
+        return Found(readable(sought, lambda _: below), below)
 
     def _claim(self, object_id: ObjectId) -> bool:
         """Whether this caller is the one to store the object: nobody else did in this save."""
@@ -224,36 +224,15 @@ class Ingest:
             self._claimed.add(object_id)
             return True
 
-    def _store_chunk(self, chunk: _Seen, stored: Mapping[ObjectId, Place], counts: Counts, laps: Laps) -> None:
+    def _store_chunk(self, chunk: _Seen, found: Found, counts: Counts, laps: Laps) -> None:
         task = chunk.made.made()
-        encoded = self._encode(task, stored)
+        encoded, base = self._deltas.encode(task, found, _thread.room)
         laps.end("encode")
         element = task.element or Element.INT8
-        counts.stored_bytes += self._append(chunk.id, Kind.CHUNK, element, len(task.raw), encoded, task.base)
+        counts.stored_bytes += self._append(chunk.id, Kind.CHUNK, element, len(task.raw), encoded, base)
         counts.delta_count += encoded.uses_base
         counts.new_raw_bytes += len(task.raw)
         laps.end("write")
-
-    def _encode(self, task: ChunkTask, stored: Mapping[ObjectId, Place]) -> Encoded:
-        if task.element is None:
-            return encode_blob(task.raw)
-        return encode(task.raw, task.element, self._base_bytes(task, stored), _thread.room)
-
-    def _restarts(self, task: ChunkTask) -> bool:
-        """Restarts are spread over the places, so that no save has to store everything in full."""
-        return self._turn is not None and (self._turn + task.place) % (SAVE_CHAIN_DEPTH + 1) == 0
-
-    def _base_bytes(self, task: ChunkTask, stored: Mapping[ObjectId, Place]) -> memoryview | None:
-        """Bytes to store the chunk against, or ``None`` where its delta chain ends."""
-        if task.base is None or self._restarts(task):
-            return None
-        place = stored.get(task.base.id)  # None also for a chunk that equals its base and has no good copy any more
-        if place is None or place.depth >= SAVE_CHAIN_DEPTH or place.raw_bytes != len(task.raw):
-            return None
-        try:
-            return task.base.read()
-        except (NotFound, Corrupt):
-            return None  # a base that cannot be read is none; the reader has marked the copy
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
@@ -268,11 +247,16 @@ class Ingest:
         return bool(readable([object_id], self._index.places_below))
 
     def _append(
-        self, object_id: ObjectId, kind: Kind, element: Element, raw_bytes: int, encoded: Encoded, base: Base | None
+        self,
+        object_id: ObjectId,
+        kind: Kind,
+        element: Element,
+        raw_bytes: int,
+        encoded: Encoded,
+        base: ObjectId | None,
     ) -> int:
         """Append an object and return its stored length."""
-        base_id = base.id if base is not None and encoded.uses_base else None
-        header = ObjectHeader(kind, encoded.transform, encoded.grouped, element, raw_bytes, object_id, base_id)
+        header = ObjectHeader(kind, encoded.transform, encoded.grouped, element, raw_bytes, object_id, base)
         sealed = seal(header, encoded.payload)
         self._packs.append(sealed)
         return sealed.stored_bytes

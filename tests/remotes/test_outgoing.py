@@ -243,3 +243,15 @@ def test_bases_of_which_nothing_is_known_go_along(repo: Repository) -> None:
             if not step:
                 remote.cache.drop_idx(set())
     assert 2 in require_whole(storage).copy_count.values()
+
+
+def test_b7_bases_of_many_commits_ago_are_not_sent_again(repo: Repository) -> None:
+    """Nothing next to what is new holds them: where little changes, chains begin anew with what was there at first."""
+    storage, table = MemoryStorage(), noise("table", 50_000)
+    with open_remote(repo, "origin", storage) as remote:
+        last = None
+        for step in range(12):
+            last = save(repo, {"w": table}, step=step, last=last).last
+            table = drifted(table, step, share=0.01)
+            push(repo, remote).require_all()
+    assert set(require_whole(storage).copy_count.values()) == {1}

@@ -344,7 +344,7 @@ def test_a_damaged_tree_stops_it_until_that_commit_is_dropped(repo: Repository) 
     dropped = prune_to(repo, 1)
     assert first in dropped
     assert collect(repo).commit_count == 2
-    require_whole(repo, without(made, dropped))
+    assert all(read(repo, commit) == state for commit, state in without(made, dropped).items())
 
 
 @pytest.mark.parametrize("file", ["pins", "refs/branches/main", "logs/refs/branches/main"])

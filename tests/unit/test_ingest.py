@@ -1,8 +1,9 @@
 """What a save stores, and what it finds stored."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from store.errors import Incompatible
@@ -105,26 +106,76 @@ def test_a5_changed_and_back_again(repo: Repository) -> None:
 # --- deltas ---------------------------------------------------------------------------------------------------------
 
 
-def run(repo: Repository, first: State, save_count: int, *, in_memory: bool) -> list[Saved]:
-    """A run whose tensors all change a little from save to save."""
+Change = Callable[[Array, object], Array]
+
+
+def shaken(array: Array, seed: object) -> Array:
+    """Half of each word changed, as when a state is trained: what a delta is made for, though it is not small."""
+    words = np.frombuffer(array.data, "<u2").copy().reshape(-1, 2)
+    words[:, 0] = np.frombuffer(noise(("shaken", seed), len(words)).data, "<u2")[::2]
+    return Array(array.dtype, array.shape, words.tobytes())
+
+
+def run(repo: Repository, first: State, save_count: int, change: Change, *, in_memory: bool) -> list[Saved]:
+    """A run whose tensors all change from save to save."""
     state, last, done = first, None, []
     for number in range(save_count):
         saved = save(repo, state, last=last if in_memory else None)
         last = saved.last
         done.append(saved)
-        state = {name: drifted(array, (name, number)) for name, array in state.items()}
+        state = {name: change(array, (name, number)) for name, array in state.items()}
     return done
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_chains_are_bounded_and_restarts_staggered(repo: Repository, in_memory: bool) -> None:
     count = 60
-    saves = run(repo, named("w", count, 1000), 14, in_memory=in_memory)
+    saves = run(repo, named("w", count, 1000), 14, shaken, in_memory=in_memory)
     assert max(max(depths(repo, saved.commit)) for saved in saves) == SAVE_CHAIN_DEPTH
     assert saves[1].counts.delta_count == count  # no chain is long yet: a fine-tune on its base restarts none
     for saved in saves[2:]:
         full_count = saved.counts.chunk_count - saved.counts.delta_count
         assert 0 < full_count < 3 * count / (SAVE_CHAIN_DEPTH + 1)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_b7_what_changes_little_is_stored_against_older_bases(repo: Repository, in_memory: bool) -> None:
+    """And not in full, though its chains are no longer, and no save is like the first."""
+    count = 60
+    saves = run(repo, named("w", count, 2000), 14, drifted_a_little, in_memory=in_memory)
+    assert max(max(depths(repo, saved.commit)) for saved in saves) == SAVE_CHAIN_DEPTH
+    assert {saved.counts.delta_count for saved in saves[1:]} == {count}
+    stored = [saved.counts.stored_bytes for saved in saves]
+    assert max(stored[1:]) < stored[0] / 5
+
+
+def drifted_a_little(array: Array, seed: object) -> Array:
+    return drifted(array, seed, share=0.01)
+
+
+def test_a_place_that_has_its_turn_is_not_stored_in_full_if_it_changed_little(repo: Repository) -> None:
+    """Though no chain tells yet how little saves change: what has changed now did not before."""
+    state, count = named("w", 60, 2000), 60
+    last = save(repo, state).last
+    last = save(repo, state, last=last).last
+    little = {name: drifted_a_little(array, name) for name, array in state.items()}
+    much = {name: shaken(array, name) for name, array in state.items()}
+    assert save(repo, little, last=last).counts.delta_count == count
+    assert 0 < count - save(repo, much, branch="other", last=last).counts.delta_count < count / 2
+
+
+def test_an_older_base_that_is_damaged_is_none(repo: Repository) -> None:
+    """Every chain comes to begin anew, and does so in full: nothing is left that stands on what is lost."""
+    state = named("w", 20, 2000)
+    first = save(repo, state)
+    for name in state:
+        damage(repo, chunk_of(repo, first.commit, name))
+    last = first.last
+    for number in range(SAVE_CHAIN_DEPTH + 2):  # of which the first one makes no chain begin anew
+        state = {name: drifted_a_little(array, (name, number)) for name, array in state.items()}
+        saved = save(repo, state, last=last)
+        last = saved.last
+    assert read(repo, saved.commit) == state
 
 
 def test_runs_that_save_in_turn_do_not_fall_into_step(repo: Repository) -> None:
@@ -134,7 +185,7 @@ def test_runs_that_save_in_turn_do_not_fall_into_step(repo: Repository) -> None:
     lasts = {branch: save(repo, state, branch=branch).last for branch, state in states.items()}
     for number in range(SAVE_CHAIN_DEPTH + 2):
         for branch, state in states.items():
-            state.update({name: drifted(array, (name, number)) for name, array in state.items()})
+            state.update({name: shaken(array, (name, number)) for name, array in state.items()})
             saved = save(repo, state, branch=branch, last=lasts[branch])
             lasts[branch] = saved.last
             if number > 0:

@@ -2,7 +2,8 @@
 
 What the remote has is not asked for. It has all that its refs reach, but for what its absence records except; of that,
 what the parents of new commits and the newest tips hold is looked through, tree by tree, and a tree that is the same is
-passed over with all below it. So the cost goes by what is new and by what it is next to, never by the whole history.
+passed over with all below it; for bases that none of them holds, also what came before, as far back as they are. So the
+cost goes by what is new and by what it is next to, never by the whole history.
 
 To send too much costs bytes; to send too little would lose data. Where both are possible, this sends.
 """
@@ -11,6 +12,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ...batches import batches
 from ...errors import Corrupt, NotFound, telling
@@ -21,7 +23,7 @@ from ...gc.scanning import chunk_ids, subtree_ids
 from ...history.walks import newest_first
 from ...ids import CommitId, ObjectId, TreeId, short
 from ...index import CommitRow, Place
-from ...limits import MAX_CHAIN_DEPTH, PUSH_BOUNDARY_TIPS
+from ...limits import MAX_CHAIN_DEPTH, PUSH_BOUNDARY_TIPS, PUSH_OLDER_COMMITS
 from ...reading.closure import missing_objects
 from ...repository import Repository
 from ...upkeep.absences import WHOLE, Absence, Why, expected_items
@@ -103,6 +105,7 @@ def outgoing(repo: Repository, wanted: Iterable[CommitId], there: There) -> Outg
             _require_whole(repo, commit, haves.trees)
         # What is left are bytes of names that look like ids: see ``gc.scanning``.
     _place(repo, found, there.lost)
+    _rely_on_older(haves, found, boundary, there.distrusted)
     _add_bases(repo, found, there.depths)
     return found
 
@@ -306,6 +309,23 @@ def _place(repo: Repository, found: Outgoing, wanted: Iterable[ObjectId]) -> lis
             else:
                 lacking.append(object_id)
     return lacking
+
+
+def _rely_on_older(
+    haves: _Closure, found: Outgoing, boundary: Sequence[CommitId], distrusted: Collection[ObjectId]
+) -> None:
+    """Rely on bases that the remote has because commits before those next to the new ones hold them.
+
+    Where little changes, a chunk is stored against what was in its place many commits ago.
+    """
+    sought = {place.base for place in found.objects.values() if place.base is not None}
+    sought -= found.objects.keys() | found.relied
+    for row in islice(newest_first(haves.repo.lookup, boundary), PUSH_OLDER_COMMITS):
+        if sought <= haves.met.keys():
+            break
+        with suppress(NotFound, Corrupt):  # as above
+            haves.add([row.id])
+    found.relied |= (sought & haves.met.keys()).difference(distrusted)
 
 
 def _add_bases(repo: Repository, found: Outgoing, depths: DepthsThere | None) -> None:
