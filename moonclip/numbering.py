@@ -5,18 +5,19 @@ model that was put together differently does not share. Names are what an optimi
 what its state is keyed by, or what a module that is loaded beside it calls its parameters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from .matching import Match
-from .names import ROOT, join, last_segment, parent_of
+from .names import ROOT, join, last_segment, parent_of, segment
 from .stored import StoredItem, is_container
 from .wrappers import bare
 
 GROUPS: Final = "param_groups"
+STATE: Final = "state"
 Ids = list[list[Any]]
 """The stored id of each parameter of each group, in the optimizer's own order."""
 
@@ -31,14 +32,26 @@ def parameter_names(modules: Mapping[str, Any]) -> dict[int, str]:
     }
 
 
-def stored_ids(optimizer: torch.optim.Optimizer, stored: StoredItem, names: Mapping[int, str], found: Match) -> Ids:
+class Parameters(NamedTuple):
+    """What is known of parameters by name.
+
+    Attributes:
+        names: as :func:`parameter_names` gives them.
+        elsewhere: names of those that optimizers of other ranks have, by item.
+    """
+
+    names: Mapping[int, str]
+    elsewhere: Mapping[str, Collection[str]]
+
+
+def stored_ids(optimizer: torch.optim.Optimizer, stored: StoredItem, parameters: Parameters, found: Match) -> Ids:
     """Find the stored id of each parameter.
 
     Args:
         optimizer: the target.
         stored: its state in a commit.
-        names: as :func:`parameter_names` gives them.
-        found: told what does not fit.
+        parameters: what they are called here, and what other ranks have.
+        found: told what does not fit, and what others have.
 
     Returns:
         The ids; no group if something does not fit.
@@ -50,17 +63,27 @@ def stored_ids(optimizer: torch.optim.Optimizer, stored: StoredItem, names: Mapp
         found.mismatch(GROUPS, "not the state of an optimizer")
         return []
     known = _stored_names(stored, there)
-    own = _own_names(optimizer, names, set(chain.from_iterable(known or ())))
+    own = _own_names(optimizer, parameters.names, set(chain.from_iterable(known or ())))
     if sizes != stored_sizes and not (known and own and len(known) == len(own)):
         found.mismatch(GROUPS, f"groups of {stored_sizes} parameters in the commit, {sizes} in the target")
         return []
     if not known or not own or len(known) != len(own):
         return there
-    ids = [
-        _in_order(f"{GROUPS}/{number}", dict(zip(known[number], group, strict=True)), own[number], found)
-        for number, group in enumerate(there)
-    ]
+    id_of = [dict(zip(names, group, strict=True)) for names, group in zip(known, there, strict=True)]
+    _pass_over(id_of, own, parameters.elsewhere.get(stored.name, ()), found)
+    ids = [_in_order(f"{GROUPS}/{number}", id_of[number], own[number], found) for number in range(len(there))]
     return [] if found.mismatches else ids
+
+
+def _pass_over(
+    id_of: Sequence[dict[str, Any]], own: Sequence[Sequence[str]], elsewhere: Collection[str], found: Match
+) -> None:
+    """Take out, of each group, parameters that only other ranks have: with their state."""
+    for ids, names in zip(id_of, own, strict=True):
+        for name in (ids.keys() & set(elsewhere)) - set(names):
+            state = join(STATE, segment(ids.pop(name)))
+            found.unexpected.append(state)
+            found.elsewhere.add(state)
 
 
 def _in_order(group: str, id_of: Mapping[str, Any], own: Sequence[str], found: Match) -> list[Any]:

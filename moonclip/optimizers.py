@@ -17,7 +17,7 @@ from .composites import is_distributed
 from .entries import FlatTensor
 from .matching import Match, match
 from .names import last_segment, segment
-from .numbering import GROUPS, Ids, stored_ids
+from .numbering import GROUPS, Ids, Parameters, stored_ids
 from .policy import Policy
 from .state import flatten
 from .stored import StoredItem
@@ -36,7 +36,7 @@ State = dict[str, Any]
 
 
 def match_optimizer(
-    optimizer: torch.optim.Optimizer, stored: StoredItem, policy: Policy, names: Mapping[int, str]
+    optimizer: torch.optim.Optimizer, stored: StoredItem, policy: Policy, parameters: Parameters
 ) -> tuple[Match, Ids]:
     """Compare an optimizer with its stored state. Writes nothing.
 
@@ -48,7 +48,7 @@ def match_optimizer(
         optimizer: the target.
         stored: its state in a commit.
         policy: what decoding may do.
-        names: names of parameters, see :mod:`moonclip.numbering`.
+        parameters: what is known of parameters by name.
 
     Returns:
         How they fit, and the stored id of each parameter.
@@ -60,7 +60,7 @@ def match_optimizer(
     if any(parameter.is_meta for group in optimizer.param_groups for parameter in group["params"]):
         found.mismatch("", "its parameters are on the meta device; load the model first, then make the optimizer")
         return found, []
-    ids = stored_ids(optimizer, stored, names, found)
+    ids = stored_ids(optimizer, stored, parameters, found)
     live = flatten(_under(optimizer.state_dict(), ids), policy, stored.name, is_target=True)
     compared = match(stored, live, strict=True)
     for name, entry in live.entries.items():
@@ -73,8 +73,17 @@ def match_optimizer(
     found.placements = {name: t for name, t in compared.placements.items() if name.startswith(_STATE)}
     found.aliases = {name: t for name, t in compared.aliases.items() if name.startswith(_STATE)}
     if ids:
+        _refuse_numbers_in_words(stored, ids, found)
         _place_new_state(optimizer, stored, ids, found)
     return found, ids
+
+
+def _refuse_numbers_in_words(stored: StoredItem, ids: Ids, found: Match) -> None:
+    """State under the text ``"0"`` is nobody's where parameters are numbered: it would be passed over in silence."""
+    numbers = {segment(str(each)): each for each in chain.from_iterable(ids) if type(each) is int}
+    keys = {name.split("/")[1] for name in stored.entries if name.startswith(_STATE)}
+    for key in sorted(numbers.keys() & keys):
+        found.mismatch(_STATE + key, f"its key is the text '{numbers[key]}', and no parameter's, as these are numbered")
 
 
 def _under(state: State, ids: Ids) -> State:

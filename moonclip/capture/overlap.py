@@ -55,7 +55,8 @@ def state_changed(name: str) -> StateChanged:
     """The error for a tensor, ``item::name``, that was altered too early."""
     return StateChanged(
         f"{name} was altered before it had been copied. With capture='overlap', parameters and optimizer state may be"
-        " altered by optimizer.step() alone; wrap other updates in `with manager.lock():`",
+        " altered by optimizer.step() alone; wrap other updates in `with manager.lock():`. Items with"
+        " requires_copy=False may not be altered until their save is durable",
         name=name,
     )
 

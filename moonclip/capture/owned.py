@@ -9,8 +9,12 @@ from typing import Any, Final
 
 import torch
 
+from ..composites import is_distributed
+from ..tensors import version_of
+
 Owned = Mapping[int, torch.Tensor]
-"""Address of the first element → the tensor that its owner holds, whose version counter in-place operations raise."""
+"""Address of the first element → the tensor that its owner holds, whose version counter in-place operations raise.
+Of a DTensor it is the address of what this process has of it."""
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -20,7 +24,17 @@ def owned(items: Iterable[Any]) -> Owned:
 
     Cost: about 0.5 µs a tensor.
     """
-    return {tensor.data_ptr(): tensor for item in items for tensor in _tensors(item) if _is_plain(tensor)}
+    return by_address(tensor for item in items for tensor in _tensors(item))
+
+
+def by_address(tensors: Iterable[Any]) -> Owned:
+    """Those of some tensors whose counters can be read."""
+    found: dict[int, torch.Tensor] = {}
+    for tensor in tensors:
+        memory = tensor if _is_plain(tensor) else _local(tensor)
+        if memory is not None:
+            found[memory.data_ptr()] = tensor
+    return found
 
 
 def owner_of(tensor: torch.Tensor, known: Owned) -> torch.Tensor | None:
@@ -28,10 +42,17 @@ def owner_of(tensor: torch.Tensor, known: Owned) -> torch.Tensor | None:
 
     A tensor may begin where a parameter does and go on beyond it, as flat buffers do: that is nobody's.
     """
-    owner = known.get(tensor.data_ptr())
-    if owner is None or (tensor.dtype, tensor.shape, tensor.stride()) != (owner.dtype, owner.shape, owner.stride()):
+    owner = known.get(tensor.data_ptr()) if tensor.numel() else None
+    memory = owner if owner is None or not is_distributed(owner) else _local(owner)
+    if memory is None or (tensor.dtype, tensor.shape, tensor.stride()) != (memory.dtype, memory.shape, memory.stride()):
         return None
     return owner
+
+
+def counted(owner: torch.Tensor) -> int:
+    """A number that operations in place raise. A DTensor has a counter, and what this process has of it another."""
+    local = _local(owner) if is_distributed(owner) else None
+    return version_of(owner) if local is None else version_of(owner) + version_of(local)
 
 
 def _tensors(item: Any) -> Iterator[Any]:
@@ -49,6 +70,15 @@ def _values(state: Any) -> Iterator[Any]:
             yield from value
         else:
             yield value
+
+
+def _local(tensor: Any) -> torch.Tensor | None:
+    """What this process has of a DTensor; ``None`` for anything else, and if that is nothing plain."""
+    if not isinstance(tensor, torch.Tensor) or not is_distributed(tensor):
+        return None
+    with torch.no_grad():
+        local: torch.Tensor = tensor.to_local()  # type: ignore[attr-defined]
+    return local if _is_plain(local) else None
 
 
 def _is_plain(tensor: Any) -> bool:

@@ -8,10 +8,12 @@ time.
 
 import os
 import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
+
+import torch
 
 from store.limits import HELD_COPY_BYTES, MIB
 from store.parallel import Threads
@@ -25,7 +27,7 @@ from .capturing import Capture
 from .copying import Copier, Place
 from .guard import Guard, guard_of_steps
 from .overlap import copy_behind, name_at, state_changed
-from .owned import Owned, owned, owner_of
+from .owned import Owned, by_address, owned, owner_of
 from .prefault import Pages
 from .unmodified import Mark, Name, mark, marks, unmodified
 from .witness import Watched
@@ -67,7 +69,12 @@ class Staging:
         self.guard = guard_of_steps() if overlap else Guard()
 
     def capture(
-        self, states: Mapping[str, FlatState], items: Collection[Any] = (), *, is_last_committed: bool = False
+        self,
+        states: Mapping[str, FlatState],
+        items: Collection[Any] = (),
+        *,
+        is_last_committed: bool = False,
+        lent: Collection[str] = (),
     ) -> Capture:
         """Copy every tensor. A tensor with two names in an item is copied once.
 
@@ -76,6 +83,8 @@ class Staging:
             items: the objects they are the states of. With ``overlap``, parameters of modules and state of optimizers
                 among them are still being copied when this returns; without, the capture is done.
             is_last_committed: whether the last capture was committed, and whoever stores this one knows it.
+            lent: names of items that nobody alters until they are stored: they, too, are being copied when this
+                returns.
 
         Raises:
             NoRoom: the state exceeds ``max_bytes``. Nothing was copied.
@@ -90,7 +99,7 @@ class Staging:
         copier = Copier(places, arena, self._threads, is_cold=self._pages.made_bytes(arena) < size_bytes)
         skipped = self._skipped(states, items, can_skip=is_last_committed and last is not None)
         capture = Capture(_inputs(states, places, skipped), arena, keeps_last=last is not None)
-        later = _deferred(places, owned(items), skipped) if self._overlaps else []
+        later = self._later(states, items, lent, places, skipped)
         if skipped:
             # Weakly: a capture that held itself would keep the state alive until garbage is collected.
             capture.fill = partial(_fill, weakref.ref(capture), states, places, skipped, copier)
@@ -112,6 +121,20 @@ class Staging:
             capture.finish()
         return capture
 
+    def _later(
+        self,
+        states: Mapping[str, FlatState],
+        items: Collection[Any],
+        lent: Collection[str],
+        places: Mapping[TensorSource, Span],
+        skipped: Collection[TensorSource],
+    ) -> list[Watched]:
+        """What is copied while training goes on."""
+        known = owned(items) if self._overlaps else {}
+        if lent:
+            known = {**known, **by_address(_tensors_of(states[item] for item in lent if item in states))}
+        return _deferred(places, known, skipped) if known else []
+
     def _skipped(
         self, states: Mapping[str, FlatState], items: Collection[Any], *, can_skip: bool
     ) -> dict[TensorSource, Mark]:
@@ -121,6 +144,11 @@ class Staging:
         now = marks(states, items)
         last, self._marks = self._marks, {name: mark for name, (_, mark) in now.items()}
         return unmodified(now, last) if can_skip else {}
+
+    @property
+    def skips(self) -> bool:
+        """Whether frozen parameters are skipped."""
+        return self._skips
 
     def expect(self, states: Mapping[str, FlatState]) -> None:
         """Get ready for states like these: make the arenas' pages in the background, unless there are arenas already.
@@ -195,13 +223,20 @@ def _places(states: Mapping[str, FlatState]) -> tuple[dict[TensorSource, Span], 
     return places, end
 
 
+def _tensors_of(states: Iterable[FlatState]) -> Iterator[torch.Tensor]:
+    for state in states:
+        for entry in state.entries.values():
+            if isinstance(entry, FlatTensor):
+                yield entry.source.whole
+
+
 def _deferred(places: Mapping[TensorSource, Span], known: Owned, skipped: Collection[TensorSource]) -> list[Watched]:
     """Tensors that only a step alters, and that take longer to copy than to watch."""
     return [
         Watched(source, owner, span, source.tensor.untyped_storage())
         for source, span in places.items()
         if source.size_bytes > HELD_COPY_BYTES
-        and (owner := owner_of(source.tensor, known)) is not None
+        and (owner := owner_of(source.whole, known)) is not None
         and source not in skipped
     ]
 

@@ -15,8 +15,8 @@ import torch
 from store.limits import HELD_COPY_BYTES
 
 from ..entries import FlatState, FlatTensor
-from ..tensors import TensorSource, version_of, words_of
-from .owned import Owned, owned, owner_of
+from ..tensors import TensorSource, words_of
+from .owned import Owned, counted, owned, owner_of
 from .witness import sampled
 
 Name = tuple[str, str]
@@ -51,7 +51,7 @@ def marks(states: Mapping[str, FlatState], items: Iterable[Any]) -> dict[Name, t
         for name, entry in state.entries.items():
             if type(entry) is not FlatTensor or entry.source.size_bytes <= HELD_COPY_BYTES:
                 continue
-            owner = owner_of(entry.source.tensor, frozen)
+            owner = owner_of(entry.source.whole, frozen)
             if owner is not None:
                 found[item, name] = (entry.source, mark(entry.source, owner))
     return found
@@ -67,7 +67,7 @@ def mark(source: TensorSource, owner: torch.Tensor) -> Mark:
         offset=int(tensor.storage_offset()),
         shape=source.shape,
         strides=tensor.stride(),
-        version=version_of(owner),
+        version=counted(owner),
         words=words,
     )
 

@@ -14,8 +14,9 @@ import torch
 from store.limits import WITNESS_WORDS
 from store.saving.inputs import Span
 
-from ..tensors import TensorSource, version_of, words_of
+from ..tensors import TensorSource, words_of
 from .devices import Moment
+from .owned import counted
 
 _GOLDEN: Final = 0.6180339887498949
 _FRACTIONS: Final = (torch.arange(1, WITNESS_WORDS + 1, dtype=torch.float64, device="cpu") * _GOLDEN) % 1.0
@@ -59,7 +60,7 @@ class Witness:
 
     def __init__(self, watched: Sequence[Watched]) -> None:
         self._watched = watched
-        self._versions = [version_of(one.owner) for one in watched]
+        self._versions = [counted(one.owner) for one in watched]
         self._words = [sampled(words_of(one.source.tensor)) for one in watched]
         self._sampling = Moment(one.source for one in watched)
 
@@ -77,7 +78,7 @@ class Witness:
         self._sampling.wait()
         for one, version, words in zip(self._watched, self._versions, self._words, strict=True):
             copied = torch.frombuffer(memory[slice(*one.span)], dtype=words.dtype)
-            if version_of(one.owner) != version or not _equal(sampled(copied), words.cpu()):
+            if counted(one.owner) != version or not _equal(sampled(copied), words.cpu()):
                 return one.span
         return None
 

@@ -11,6 +11,7 @@ from store.naming import tags
 from store.repository import Repository
 from store.saving.bases import LastSave
 from store.saving.inputs import ItemInput
+from store.saving.publish import Approve
 from store.saving.saver import SaveRequest, require_legal
 from store.saving.snapshots import Snapshot
 from store.saving.underway import saving
@@ -19,7 +20,8 @@ from ..binding import Binding
 from ..policy import Policy
 from ..recording import Wish
 from ..values import plain_metadata
-from .plan import Offer, shares
+from .plan import Offer, joined_told, shares, to_put_together
+from .replicas import Copies, copies_of, encode_copies
 from .saving import Verdict
 
 
@@ -31,9 +33,22 @@ class Chooser:
         binding: the branch to commit to.
         policy: whether unknown objects may be pickled.
         world_size: how many ranks there are.
+        approve: told of each commit before anybody sees it; what it raises ends the save. ``None`` if nobody is.
+        checks_copies: whether ranks compare what they have copies of.
     """
 
-    def __init__(self, repo: Repository, binding: Binding, policy: Policy, world_size: int) -> None:
+    def __init__(
+        self,
+        repo: Repository,
+        binding: Binding,
+        policy: Policy,
+        world_size: int,
+        approve: Approve | None = None,
+        *,
+        checks_copies: bool = False,
+    ) -> None:
+        self._checks_copies = checks_copies
+        self._approve = approve
         self._repo = repo
         self._binding = binding
         self._policy = policy
@@ -43,7 +58,7 @@ class Chooser:
         self._begun: tuple[Snapshot, SaveRequest] | None = None
 
     def answers(self, wish: Wish, said: Sequence[Node]) -> list[Node]:
-        """A snapshot for all to store into, and what each rank writes, if that is not what it last was.
+        """A snapshot for all to store into, and what :meth:`agreed` gives. Or that alone, if offers are made once more.
 
         Args:
             wish: what rank 0 was asked to commit.
@@ -67,11 +82,37 @@ class Chooser:
             last=self._last,
         )
         require_legal(request)
-        told = self._shares(said)
+        told = self.agreed(said)
+        if "together" in told[0]:
+            return told
         remember = all(each["remembers"] for each in said)
         snapshot = self._repo.create_snapshot(request, self._world_size, ranks_remember=remember)
         self._begun = snapshot, request
-        return [{"snapshot": snapshot.id, "share": share, "remember": remember} for share in told]
+        common = {
+            "snapshot": snapshot.id,
+            "remember": remember,
+            "scaled": any(offer.needs_scales for offer in self._offers.values()),
+            "checks": self._checks_copies,
+        }
+        return [{**common, **own} for own in told]
+
+    def agreed(self, said: Sequence[Node]) -> list[Node]:
+        """What each rank writes, if that is not what it last was.
+
+        Or, instead: what all ranks have to make their offers with, once more.
+
+        Args:
+            said: what each rank holds, ``None`` if that did not change.
+
+        Raises:
+            Incompatible: what the ranks hold does not fit together.
+        """
+        changed = {rank: Offer.decode(each["offer"]) for rank, each in enumerate(said) if each["offer"] is not None}
+        self._offers |= changed
+        together = to_put_together(self._in_order()) if changed else None
+        if together is not None:
+            return [{"together": joined_told(together)}] * self._world_size
+        return self._shares() if changed else [{"share": None} for _ in said]
 
     def forget(self) -> None:
         """Have all ranks tell what they hold, next time; and give up a save that not all of them began."""
@@ -87,15 +128,21 @@ class Chooser:
         (snapshot, request), self._begun = self._begun, None
         last, self._last = self._last, None
         with snapshot:
-            yield Publisher(self._repo, self._binding, wish, snapshot, request)
+            yield Publisher(self._repo, self._binding, wish, snapshot, request, self._approve)
         self._last = snapshot.last or last
 
-    def _shares(self, said: Sequence[Node]) -> list[Node]:
-        changed = {rank: Offer.decode(each["offer"]) for rank, each in enumerate(said) if each["offer"] is not None}
-        if not changed:
-            return [None] * self._world_size
-        self._offers |= changed
-        return [share.encode() for share in shares([self._offers[rank] for rank in range(self._world_size)])]
+    def _shares(self) -> list[Node]:
+        offers = self._in_order()
+        copies: list[Copies] = [{} for _ in offers]
+        if self._checks_copies:
+            copies = copies_of([offer.holdings for offer in offers], [offer.others for offer in offers])
+        return [
+            {"share": share.encode(), "copies": encode_copies(own)}
+            for share, own in zip(shares(offers), copies, strict=True)
+        ]
+
+    def _in_order(self) -> list[Offer]:
+        return [self._offers[rank] for rank in range(self._world_size)]
 
 
 class Publisher:
@@ -107,17 +154,30 @@ class Publisher:
         wish: what was asked for.
         snapshot: holds what all ranks have stored.
         request: what it was begun with.
+        approve: see :class:`Chooser`.
+
+    Attributes:
+        branch: where it is committed.
+        commit: the commit, once it is made.
     """
 
     def __init__(
-        self, repo: Repository, binding: Binding, wish: Wish, snapshot: Snapshot, request: SaveRequest
+        self,
+        repo: Repository,
+        binding: Binding,
+        wish: Wish,
+        snapshot: Snapshot,
+        request: SaveRequest,
+        approve: Approve | None,
     ) -> None:
+        self._approve = approve
         self._repo = repo
         self._binding = binding
         self._wish = wish
         self._snapshot = snapshot
         self._request = request
-        self._commit: CommitId | None = None
+        self.branch = request.branch
+        self.commit: CommitId | None = None
 
     def publish(self) -> None:
         """Commit it, and tag that.
@@ -129,16 +189,16 @@ class Publisher:
             OSError: writing failed.
         """
         wish = self._wish
-        with saving(self._repo.layout.root, self._repo.files, self._request.branch):
-            self._commit = self._snapshot.finalize()
-            self._binding.bind(self._request.branch, self._commit)
+        with saving(self._repo.layout.root, self._repo.files, self._request.branch, self._approve) as ask:
+            self.commit = self._snapshot.finalize(ask)
+            self._binding.bind(self._request.branch, self.commit)
             if wish.tag is not None:
-                tags.set_tag(self._repo, wish.tag, self._commit, overwrite=wish.overwrite)
+                tags.set_tag(self._repo, wish.tag, self.commit, overwrite=wish.overwrite)
 
     def judge(self, error: BaseException | None) -> Verdict:
         """What all ranks are told, from the error that ended the save, if one did."""
-        if error is not None and self._commit is None:
+        if error is not None and self.commit is None:
             self._snapshot.abandon()
             asked = replace(self._request, items=[ItemInput(item, {}) for item in self._wish.items])
             self._binding.follow(asked, error)
-        return Verdict(self._binding.branch, self._binding.tip, self._commit, error)
+        return Verdict(self._binding.branch, self._binding.tip, self.commit, error)

@@ -18,9 +18,12 @@ from store.saving.underway import saving
 
 from ..binding import Binding
 from ..capture.staging import Staging
+from ..gates import Gate
 from ..policy import Policy
+from ..precision import Precision
+from ..specs import Schema
 from ..values import plain_metadata
-from .holdings import Holdings
+from .holdings import Holdings, Terms
 from .plan import Share
 
 if TYPE_CHECKING:
@@ -35,6 +38,9 @@ class ByRank:
     _binding: Binding
     _policy: Policy
     _per_rank: set[str]
+    _precision: Precision
+    _schema: Schema
+    _gate: Gate
     _recorder: "Recorder | RankRecorder"
     _begun: dict[str, Snapshot]
 
@@ -90,7 +96,9 @@ class ByRank:
             Incompatible: something cannot be stored, or there is no such rank.
             OSError: writing failed.
         """
-        holdings = Holdings(items, self._policy, rank, self._per_rank)
+        self._schema.require(items, "the save")
+        terms = Terms(self._policy, rank, self._per_rank, self._precision, self._schema.resharders, {})
+        holdings = Holdings(items, terms)
         offer = holdings.offer()
         boxes = {name: holding.boxes for name, holding in offer.holdings.items()}
         shared = holdings.share(Share(boxes, frozenset(offer.others)))
@@ -124,10 +132,13 @@ class ByRank:
             begun = self._begun.get(snapshot)
             if begun is None:
                 raise SnapshotGone(f"snapshot {snapshot} is not in the making here; create_snapshot begins one")
-            with saving(self._repo.layout.root, self._repo.files, self._binding.branch):
-                commit = begun.finalize()
+            where = (self._repo.layout.root, self._repo.files, self._binding.branch)
+            with saving(*where, self._gate.approve) as ask:
+                commit = begun.finalize(ask)
             del self._begun[snapshot]
             self._binding.bind(self._binding.branch, commit)
+            if self._gate.finalize is not None:
+                self._gate.finalize(commit)
             return commit.hex()
 
     def _give_up_snapshots(self) -> None:

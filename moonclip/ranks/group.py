@@ -21,8 +21,10 @@ ASK: Final = 0
 REPLY: Final = 1
 OUTCOME: Final = 2
 VERDICT: Final = 3
-_KINDS: Final = 4
-_TAGS: Final = 2**29
+LARGEST: Final = 4
+SCALES: Final = 5
+_KINDS: Final = 6
+_TAGS: Final = 2**28
 """Numbers of messages begin anew after so many: tags have 31 bits."""
 
 _groups: Final = count()

@@ -1,32 +1,41 @@
 """What this rank has of the items of a save, and its share of that in the words of the engine."""
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from store.boxes import Box
+from store.boxes import Box, whole
 from store.errors import Incompatible
+from store.format.canonical import Node
+from store.format.casts import SCALED
 from store.format.entries import check_name
 from store.saving.arenas import Arena
-from store.saving.inputs import ContainerInput, ItemInput, Span, TensorInput, ValueInput
+from store.saving.inputs import ContainerInput, ItemInput, Span, TensorInput, UnchangedInput, ValueInput
 from store.saving.shards import BoxInput, RankInput, RankItem, ShardsInput
 
 from ..composites import is_distributed
 from ..entries import FlatState, FlatTensor, FlatValue
 from ..items import state_of
 from ..names import join
-from ..numbering import GROUPS, parameter_names
+from ..numbering import parameter_names
 from ..policy import Policy
+from ..precision import Precision
 from ..refusals import Refused, located
 from ..sharding.layouts import Part, place_of
+from ..sharding.placed import place
 from ..sharding.writers import Holding, Name
+from ..specs import Resharder
 from ..state import flatten
 from ..tensors import TensorSource, lies_in_c_order
 from ..wrappers import canonical_state
 from .perrank import under_rank
 from .plan import Offer, Share
+from .replicas import Copies, digest_of_box, digest_of_value
+from .stages import Groups, Joined, groups_of, with_names
+
+_NOBODYS: Final = torch.empty(0, device="cpu")
+"""No owner has this: what is said to be a part of it is copied at once, always."""
 
 
 class _Local(NamedTuple):
@@ -36,38 +45,60 @@ class _Local(NamedTuple):
     parts: tuple[Part, ...]
 
 
+class Terms(NamedTuple):
+    """How this rank takes items apart.
+
+    Attributes:
+        policy: whether unknown objects may be pickled.
+        rank: which rank this is.
+        per_rank: names of items of which each rank saves its own.
+        precision: which tensors are stored in a narrower dtype.
+        resharders: say of items by name what of global tensors this rank's hold.
+        together: parameters of optimizers that differ from rank to rank, see ``stages``.
+    """
+
+    policy: Policy
+    rank: int
+    per_rank: Collection[str]
+    precision: Precision
+    resharders: Mapping[str, Resharder]
+    together: Joined
+
+
 class Holdings:
     """The items of one save, as this rank has them. Copies nothing, communicates with nobody.
 
     Args:
         items: by name.
-        policy: whether unknown objects may be pickled.
-        rank: which rank this is.
-        per_rank: names of items of which each rank saves its own.
+        terms: how to take them apart.
 
     Raises:
         Incompatible: something cannot be kept; the message names it.
     """
 
-    def __init__(self, items: Mapping[str, Any], policy: Policy, rank: int, per_rank: Collection[str]) -> None:
+    def __init__(self, items: Mapping[str, Any], terms: Terms) -> None:
         names = parameter_names(items)
-        self._parameters: dict[str, Sequence[str]] = {}
+        self._together = terms.together
+        self._groups: dict[str, Groups] = {}
         self._states: dict[str, FlatState] = {}
         self._locals: dict[int, _Local] = {}
         for item, obj in items.items():
             check_name(item)
             state = canonical_state(state_of(obj))
             if isinstance(obj, torch.optim.Optimizer):
-                state = _with_names(obj, state, names)
-                self._parameters[item] = list(chain.from_iterable(_told(group) for group in state[GROUPS]))
-            flat = flatten(state, policy, item, is_target=True)
-            self._states[item] = under_rank(flat, rank) if item in per_rank else flat
+                self._groups[item] = groups_of(obj, names)
+                state = with_names(obj, state, self._groups[item], terms.together.get(item))
+            flat = flatten(state, terms.policy, item, is_target=True)
+            if item in terms.resharders:
+                place(flat, terms.resharders[item], item)
+            self._states[item] = under_rank(flat, terms.rank) if item in terms.per_rank else flat
         for item, flat in self._states.items():
             for name, entry in flat.entries.items():
                 check_name(name)
                 if isinstance(entry, FlatTensor) and id(entry.source) not in self._locals:
                     with located(join(item, name)):
                         self._locals[id(entry.source)] = _local(entry.source.tensor)
+        terms.precision.mark(self._states)
 
     def offer(self) -> Offer:
         """What there is, for all ranks to know."""
@@ -77,14 +108,31 @@ class Holdings:
             for name, entry in flat.entries.items():
                 if isinstance(entry, FlatTensor):
                     boxes = tuple(part.box for part in self._locals[id(entry.source)].parts)
-                    held[Name(item, name)] = Holding(entry.source.dtype, entry.source.shape, boxes)
+                    source = entry.source
+                    held[Name(item, name)] = Holding(source.dtype, source.shape, boxes, source.stored, source.by_row)
                 else:
                     others.append(Name(item, name))
-        return Offer(held, others, self._parameters)
+        return Offer(held, others, self._groups, self._together)
 
-    def share(self, share: Share) -> "Shared":
-        """The part of it that this rank writes."""
-        return Shared(self._states, self._locals, share)
+    def digests(self, copies: Copies) -> Node:
+        """What is compared of what others have, too. Cost: a pass over it."""
+        told: list[Node] = []
+        for (item, name), boxes in copies.items():
+            entry = self._states[item].entries[name]
+            if isinstance(entry, FlatTensor):
+                local = self._locals[id(entry.source)]
+                for box in boxes:
+                    place_told = "" if box == whole(entry.source.shape) else str(box)
+                    view = _view(local, box, entry.source, _NOBODYS)
+                    told.append([item, name, place_told, digest_of_box(view)])
+            else:
+                value = entry.value if isinstance(entry, FlatValue) else (entry.container, entry.info)
+                told.append([item, name, "", digest_of_value(value)])
+        return told
+
+    def share(self, share: Share, *, skips: bool = False) -> "Shared":
+        """The part of it that this rank writes; ``skips`` as for :class:`Shared`."""
+        return Shared(self._states, self._locals, share, skips=skips)
 
 
 class Shared:
@@ -94,13 +142,17 @@ class Shared:
         states: all items.
         locals_: this rank's memory, by ``id`` of the source.
         share: what of it.
+        skips: whether what is as it was is skipped. Then nothing that needs a scale has an owner: it has to be copied,
+            and looked at.
 
     Attributes:
         states: the boxes, one entry each, as :class:`~moonclip.capture.staging.Staging` takes them. A box of a tensor
             with several names is copied once.
     """
 
-    def __init__(self, states: Mapping[str, FlatState], locals_: Mapping[int, _Local], share: Share) -> None:
+    def __init__(
+        self, states: Mapping[str, FlatState], locals_: Mapping[int, _Local], share: Share, *, skips: bool
+    ) -> None:
         self._whole = states
         self._share = share
         views: dict[tuple[int, Box], TensorSource] = {}
@@ -111,7 +163,9 @@ class Shared:
             for number, box in enumerate(boxes):
                 key = (id(entry.source), box)
                 if key not in views:
-                    views[key] = _view(locals_[id(entry.source)], box, entry.source)
+                    local = locals_[id(entry.source)]
+                    has_owner = not (skips and entry.source.stored in SCALED)
+                    views[key] = _view(local, box, entry.source, local.tensor if has_owner else _NOBODYS)
                 entries[item][_key(name, number)] = FlatTensor(number, views[key])
         self.states = {item: FlatState(dict(own), ()) for item, own in entries.items()}
 
@@ -135,7 +189,8 @@ class Shared:
                         data = [_bytes(spans[item][_key(name, number)], memory) for number in range(len(boxes))]
                         inputs = tuple(map(BoxInput, boxes, data))
                         source = entry.source
-                        entries[name] = ShardsInput(entry.position, source.dtype, source.shape, inputs)
+                        described = (entry.position, source.dtype, source.shape)
+                        entries[name] = ShardsInput(*described, inputs, source.stored, source.by_row)
                 elif full in self._share.others:
                     if isinstance(entry, FlatValue):
                         entries[name] = ValueInput(entry.position, entry.value)
@@ -150,8 +205,8 @@ def _local(tensor: torch.Tensor) -> _Local:
         raise Refused(Incompatible, "a tensor on the meta device has no values; materialize it first")
     if not is_distributed(tensor):
         shape = tuple(tensor.shape)
-        whole = Box((0,) * len(shape), shape)
-        return _Local(tensor.detach(), (Part(whole, whole.offsets),) if tensor.numel() else ())
+        part = Part(whole(shape), (0,) * len(shape))
+        return _Local(tensor.detach(), (part,) if tensor.numel() else ())
     from ..sharding.dtensors import shards_of  # loads torch.distributed.tensor, as whoever made this one has
 
     shards = shards_of(tensor)
@@ -162,43 +217,20 @@ def _local(tensor: torch.Tensor) -> _Local:
     return _Local(shards.local, shards.parts)
 
 
-def _view(local: _Local, box: Box, source: TensorSource) -> TensorSource:
+def _view(local: _Local, box: Box, source: TensorSource, part_of: torch.Tensor) -> TensorSource:
     start = place_of(box, local.parts)
     view = local.tensor[tuple(slice(at, at + size) for at, size in zip(start, box.sizes, strict=True))]
     address = view.data_ptr() if lies_in_c_order(view) else 0
-    return TensorSource(view, source.dtype, box.sizes, view.nbytes, address)
+    return TensorSource(view, source.dtype, box.sizes, view.nbytes, address, part_of=part_of)
 
 
-def _bytes(given: Any, memory: memoryview) -> memoryview:
+def _bytes(given: Any, memory: memoryview) -> memoryview | None:
+    if isinstance(given, UnchangedInput):
+        return None
     assert isinstance(given, TensorInput)
     assert isinstance(given.data, Span)
     return memory[given.data.start : given.data.stop]
 
 
 def _key(name: str, number: int) -> str:
-    return f"{name}\n{number}"
-
-
-def _with_names(optimizer: torch.optim.Optimizer, state: Any, names: Mapping[int, str]) -> Any:
-    """An optimizer's state with names of its parameters, if a module among the items has them and nobody gave any.
-
-    Numbers mean other parameters where a model is put together differently; names let it be loaded all the same.
-    """
-    groups = optimizer.param_groups
-    found = [[names.get(id(parameter)) for parameter in group["params"]] for group in groups]
-    every = list(chain.from_iterable(found))
-    if any("param_names" in group for group in groups) or None in every or len(set(every)) != len(every):
-        return state
-    named = [
-        {
-            **{key: value for key, value in group.items() if key != "params"},
-            "param_names": own,
-            "params": group["params"],
-        }
-        for group, own in zip(state[GROUPS], found, strict=True)
-    ]
-    return {**state, GROUPS: named}
-
-
-def _told(group: Mapping[str, Any]) -> list[str]:
-    return [str(each) for each in group.get("param_names", group["params"])]
+    return f"{name} (part {number})"

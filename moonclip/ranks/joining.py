@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-from store.errors import Incompatible
 from store.format.canonical import Node
 from store.ids import CommitId, from_hex
 from store.repository import Repository
@@ -14,25 +13,20 @@ from .group import Group
 from .talk import Talk
 
 
-def joined(world_size: Stated, rank: Stated, **refused: object) -> Talk | None:
+def joined(world_size: Stated, rank: Stated) -> Talk | None:
     """Lines to all ranks; ``None`` if this process saves alone. Collective if it does not.
 
     Args:
         world_size: see :func:`~moonclip.topology.topology`.
         rank: likewise.
-        **refused: arguments that several ranks cannot have yet, which are to be ``None`` or false.
 
     Raises:
-        Incompatible: it is not clear how many ranks there are, torch.distributed was not initialised, or an argument
-            is one that several ranks cannot have.
+        Incompatible: it is not clear how many ranks there are, or torch.distributed was not initialised.
         RankLost: another rank did not come.
     """
     found = topology(world_size, rank, os.environ, default_group())
     if found.world_size == 1:
         return None
-    given = sorted(name for name, value in refused.items() if value)
-    if given:
-        raise Incompatible(f"{', '.join(given)}: not for saves of several ranks; leave it out, or give world_size=1")
     return Talk(Group(found.world_size, found.rank))
 
 

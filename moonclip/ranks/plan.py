@@ -5,10 +5,11 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from store.boxes import Box
-from store.errors import Incompatible
 from store.format.canonical import Node, encode
+from store.format.casts import SCALED
 
 from ..sharding.writers import Holding, Name, share_out
+from .stages import Group, Groups, Joined, joined
 
 
 class Offer(NamedTuple):
@@ -17,32 +18,41 @@ class Offer(NamedTuple):
     Attributes:
         holdings: of tensors.
         others: values and containers.
-        parameters: for each optimizer what its parameters are called, in order; ranks have to agree, as their state is
-            stored under numbers.
+        groups: of each optimizer.
+        together: parameters of all ranks that it was made with, see ``stages``.
     """
 
     holdings: Mapping[Name, Holding]
     others: Sequence[Name]
-    parameters: Mapping[str, Sequence[str]]
+    groups: Mapping[str, Groups]
+    together: Joined
 
     def encode(self) -> Node:
         """As a message."""
         return {
             "held": [
-                [*name, each.dtype, list(each.shape), _boxes_told(each.boxes)] for name, each in self.holdings.items()
+                [*name, each.dtype, list(each.shape), _boxes_told(each.boxes), each.stored, each.by_row]
+                for name, each in self.holdings.items()
             ],
             "others": [list(name) for name in self.others],
-            "parameters": {item: list(names) for item, names in self.parameters.items()},
+            "groups": {item: [group.encode() for group in groups] for item, groups in self.groups.items()},
+            "together": joined_told(self.together),
         }
 
     @classmethod
     def decode(cls, node: Node) -> "Offer":
         """Inverse of :meth:`encode`."""
         holdings = {
-            Name(item, entry): Holding(dtype, tuple(shape), _boxes(boxes))
-            for item, entry, dtype, shape, boxes in node["held"]
+            Name(item, entry): Holding(dtype, tuple(shape), _boxes(boxes), stored, by_row)
+            for item, entry, dtype, shape, boxes, stored, by_row in node["held"]
         }
-        return cls(holdings, tuple(Name(*name) for name in node["others"]), node["parameters"])
+        groups = {item: tuple(map(Group.decode, given)) for item, given in node["groups"].items()}
+        return cls(holdings, tuple(Name(*name) for name in node["others"]), groups, node["together"])
+
+    @property
+    def needs_scales(self) -> bool:
+        """Whether something of it is to be stored as floats of one byte."""
+        return any(each.stored in SCALED for each in self.holdings.values())
 
 
 class Share(NamedTuple):
@@ -82,10 +92,8 @@ def shares(offers: Sequence[Offer]) -> list[Share]:
         offers: by rank.
 
     Raises:
-        Incompatible: ranks disagree about a tensor or about an optimizer's parameters, or what they hold does not tile
-            a tensor.
+        Incompatible: ranks disagree about a tensor, or what they hold does not tile it.
     """
-    _require_same_parameters(offers)
     others: list[set[Name]] = [set() for _ in offers]
     seen: set[Name] = set()
     for rank, offer in enumerate(offers):
@@ -95,18 +103,20 @@ def shares(offers: Sequence[Offer]) -> list[Share]:
     return [Share(own, frozenset(names)) for own, names in zip(boxes, others, strict=True)]
 
 
-def _require_same_parameters(offers: Sequence[Offer]) -> None:
-    first: dict[str, tuple[int, Sequence[str]]] = {}
-    for rank, offer in enumerate(offers):
-        for item, names in offer.parameters.items():
-            known_rank, known = first.setdefault(item, (rank, names))
-            if known != names:
-                raise Incompatible(
-                    f"{item}: ranks {known_rank} and {rank} have different parameters in it, as pipeline stages do,"
-                    " whose state would get the same numbers; give each stage's optimizer an item of its own",
-                    item=item,
-                    ranks=[known_rank, rank],
-                )
+def to_put_together(offers: Sequence[Offer]) -> Joined | None:
+    """What all ranks have to make their offers with, once more; ``None`` if these were made so.
+
+    Raises:
+        Incompatible: ranks have different parameters in an optimizer, and cannot put them together.
+    """
+    wanted = joined([offer.groups for offer in offers])
+    is_known = all(joined_told(offer.together) == joined_told(wanted) for offer in offers)
+    return None if is_known else wanted
+
+
+def joined_told(together: Joined) -> Node:
+    """As a message, which is what it was."""
+    return {item: [list(names) for names in groups] for item, groups in together.items()}
 
 
 def _boxes_told(boxes: Sequence[Box]) -> Node:

@@ -3,9 +3,11 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from store.errors import Incompatible, MoonclipError, SaveFailed
 from store.format.canonical import Node
@@ -13,20 +15,35 @@ from store.ids import CommitId
 from store.naming import tags
 from store.repository import Repository
 from store.saving.rankbases import RankMemory
+from store.saving.shards import RankItem
 
 from .. import leaving
 from ..binding import Binding
+from ..capture.capturing import Capture
 from ..capture.staging import Staging
+from ..gates import Gate
 from ..items import GENERATORS
-from ..jobs import SaveFuture, failure_of
+from ..jobs import SaveFuture, failure_of, finalized
 from ..policy import Policy
+from ..precision import Precision
 from ..recording import Wish
+from ..specs import Schema
 from ..turns import Turns
+from .aftercare import Aftercare
+from .agreeing import Agreement
 from .choosing import Chooser
-from .holdings import Holdings, Shared
-from .plan import Share, digest
+from .group import LARGEST, SCALES
+from .holdings import Shared, Terms
 from .saving import RankPart, Verdict, follow, lead
+from .scaling import agreed_scales
 from .talk import Talk
+
+
+class _Begun(NamedTuple):
+    """A save that is under way, and an earlier one that failed and nobody was told of."""
+
+    part: RankPart
+    earlier: SaveFailed | None
 
 
 class RankRecorder:
@@ -40,6 +57,11 @@ class RankRecorder:
         talk: decisions of all ranks.
         in_background: whether :meth:`save` returns before the commit is durable.
         per_rank: names of items of which each rank saves its own.
+        precision: which tensors are stored in a narrower dtype; ``None`` for no tensor.
+        schema: what was said of items beforehand; ``None`` for nothing.
+        gate: what to call on either side of a publication, on rank 0; ``None`` for nothing.
+        aftercare: what follows saves, on rank 0.
+        checks_copies: whether ranks compare what they have copies of. What rank 0 was given counts.
 
     Attributes:
         last_wait_ns: how long the last save waited for the one before it.
@@ -55,16 +77,21 @@ class RankRecorder:
         talk: Talk,
         *,
         in_background: bool,
+        aftercare: Aftercare,
+        checks_copies: bool = False,
         per_rank: Collection[str] = (),
+        precision: Precision | None = None,
+        schema: Schema | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._repo = repo
         self._binding = binding
-        self._policy = policy
         self._staging = staging
-        self._talk = talk
         self._group = talk.group
+        self._scaling = partial(agreed_scales, Talk(talk.group, (LARGEST, SCALES)))
+        self._gate = gate or Gate(repo, policy)
+        self._aftercare = aftercare
         self._in_background = in_background
-        self._per_rank = {GENERATORS, *per_rank}
         self._turns = Turns(lambda: self._running is threading.current_thread())
         self._number = 0
         self._running: threading.Thread | None = None
@@ -73,9 +100,12 @@ class RankRecorder:
         self._is_abandoned = False
         self._memory: RankMemory | None = None
         self._has_two_arenas = True
-        self._agreed: bytes | None = None
-        self._share: Share | None = None
-        self._chooser = Chooser(repo, binding, policy, self._group.world_size)
+        schema, size = schema or Schema(), self._group.world_size
+        self._chooser = Chooser(repo, binding, policy, size, self._gate.approve, checks_copies=checks_copies)
+        kept_apart, precision = {GENERATORS, *per_rank}, precision or Precision()
+        terms = Terms(policy, self._group.rank, kept_apart, precision, schema.resharders, {})
+        self._lent = schema.lent
+        self._agreement = Agreement(talk, self._chooser, terms, schema)
         self.last_wait_ns = 0
         self.last_blocked_ns = 0
         leaving.drain_at_exit(self)
@@ -95,24 +125,31 @@ class RankRecorder:
         self._repo.require_writable()
         started_ns = time.perf_counter_ns()
         self._repo.packs.close()
-        with self.exclusively():
-            self.wait()
-            waited_ns = time.perf_counter_ns()
-            future, part = self._begun(wish)
-            failure = self._taken_failure()
-            self._running = threading.Thread(target=self._finish, args=(wish, part, future), daemon=True)
-            self._running.start()
-            self.last_wait_ns = waited_ns - started_ns
-            if not self._in_background:
-                self._join()
-            self.last_blocked_ns = time.perf_counter_ns() - waited_ns
+        begun: _Begun | None = None
+        while begun is None:
+            with self.exclusively():
+                begun = self._save(wish, started_ns)
+            if begun is None:
+                self._staging.guard.wait_for_updates()
+        part, failure = begun
         if part.captured_not is not None:
             raise part.captured_not
         if failure is not None:
             raise failure
         if not self._in_background and (failure := self._taken_failure()) is not None:
             raise failure.__cause__ or failure
-        return future
+        return wish.future
+
+    def expect(self, items: Mapping[str, Any]) -> None:
+        """Get memory ready for this rank's share of items, in the background. Collective, for who has the turn.
+
+        Raises:
+            Incompatible: something cannot be stored, on any rank.
+            NoRoom: this rank's share exceeds ``max_host_memory``.
+            MemoryError: there is no address space for it.
+            RankLost: another rank ended.
+        """
+        self._staging.expect(self._agreement.share_out(items).states)
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
@@ -124,28 +161,34 @@ class RankRecorder:
         with self._turns.exclusively():
             yield
 
-    def wait(self) -> None:
-        """Wait until the save under way has ended.
+    def wait(self, within_s: float | None = None) -> bool:
+        """Wait until the save under way has ended; whether it has, if there is so much time only.
 
         Raises:
             MoonclipError: closed.
         """
         if self._is_closed:
             raise MoonclipError("this manager is closed; open another")
-        self._join()
+        return self._join(within_s)
 
     def await_pushes(self) -> None:
-        """There are none."""
+        """Wait until the pushes that have come due have ended, on rank 0. Raises nothing for those that failed."""
+        if self._turns.is_owner:
+            self._aftercare.await_pushes()
 
     def raise_failure(self) -> None:
-        """Tell of a save that failed, if nobody was told yet.
+        """Tell of a save or, on rank 0, of a push that failed, if nobody was told yet.
 
         Raises:
-            SaveFailed: one did.
+            SaveFailed: a save did; a note on it tells of a push that did as well.
+            PushFailed: the last push did.
         """
         failure = self._taken_failure()
-        if failure is not None:
-            raise failure
+        push_failure = self._aftercare.taken_failure() if self._turns.is_owner else None
+        if failure is not None and push_failure is not None:
+            failure.add_note(str(push_failure))
+        if failure is not None or push_failure is not None:
+            raise failure or push_failure  # type: ignore[misc] # one of them is there
 
     def close(self) -> None:
         """Wait until all saves have ended and close the store; again does nothing.
@@ -157,11 +200,14 @@ class RankRecorder:
             if self._is_closed:
                 return
             self._join()
+            self._aftercare.finish()
             self._is_closed = True
             self._ended()
 
     def abandon(self) -> None:
         """Close the store once all saves have ended, for a manager that was dropped. Does not wait, takes no lock."""
+        if self._aftercare.may_push:  # the last push is made when the process ends
+            return
         self._is_abandoned = True
         if self._running is None or not self._running.is_alive():
             self._ended()
@@ -175,12 +221,16 @@ class RankRecorder:
         """Wait until all saves have ended, as the last act of the process.
 
         Returns:
-            One line for each save that is lost and that nobody was told of.
+            One line for each save that is lost, and for what a remote did not get, that nobody was told of.
         """
         if not self._turns.is_owner:
             return []
         self._join()
-        return [f"{failure}; it was not committed" for failure in self._failures]
+        if not self._is_closed:
+            self._aftercare.finish()
+        push_failure = self._aftercare.taken_failure()
+        told = [f"{failure}; it was not committed" for failure in self._failures]
+        return told if push_failure is None else [*told, str(push_failure)]
 
     def set_tag(self, name: str, commit: CommitId, *, overwrite: bool) -> None:
         """Put a tag on a commit. Rank 0's to do.
@@ -194,51 +244,57 @@ class RankRecorder:
 
     # --- in the caller's time ---------------------------------------------------------------------------------------
 
+    def _save(self, wish: Wish, started_ns: int) -> _Begun | None:
+        """Begin a save, and end it if nobody is to go on meanwhile. ``None`` while another thread updates the state.
+
+        It may be about to save, and would wait for the lock that we hold: so we do not wait for it here.
+        """
+        self.wait()
+        self._aftercare.await_room()
+        waited_ns = time.perf_counter_ns()
+        with self._staging.guard.capturing() as is_ours:
+            if not is_ours:
+                return None
+            future, part = self._begun(wish)
+        future.profile["wait"] = (waited_ns - started_ns) / 1e9
+        failure = self._taken_failure()
+        self._running = threading.Thread(target=self._finish, args=(wish, part, future), daemon=True)
+        self._running.start()
+        self.last_wait_ns = waited_ns - started_ns
+        if not self._in_background:
+            self._join()
+        self.last_blocked_ns = time.perf_counter_ns() - waited_ns
+        return _Begun(part, failure)
+
     def _begun(self, wish: Wish) -> tuple[SaveFuture, RankPart]:
         """All ranks agree on who writes what, and each copies its share."""
         started_ns = time.perf_counter_ns()
-        made: list[tuple[Holdings, bytes]] = []
-
-        def offer() -> Node:
-            if not wish.items:
-                raise Incompatible("there is nothing to save; name at least one item, as in save(model=model)")
-            holdings = Holdings(wish.items, self._policy, self._group.rank, self._per_rank)
-            node = holdings.offer().encode()
-            made.append((holdings, digest(node)))
-            remembers = self._memory is not None and self._has_two_arenas
-            return {"offer": None if made[0][1] == self._agreed else node, "remembers": remembers}
-
-        try:
-            answer = self._talk.exchange(offer, lambda said: self._chooser.answers(wish, said))
-        except BaseException:
-            self._agreed = None  # on every rank: the next save tells all again
-            self._chooser.forget()
-            raise
-        [(holdings, self._agreed)] = made
-        if answer["share"] is not None:
-            self._share = Share.decode(answer["share"])
-        assert self._share is not None
+        remembers = self._memory is not None and self._has_two_arenas
+        shared, answer = self._agreement.begin(wish, remembers=remembers, skips=self._staging.skips)
         flattened_ns = time.perf_counter_ns()
-        part = self._captured(holdings.share(self._share), answer)
-        future = SaveFuture()
+        part = self._captured(shared, wish.items.values(), answer)
+        future = wish.future
         future.profile = {
             "flatten": (flattened_ns - started_ns) / 1e9,
             "capture": (time.perf_counter_ns() - flattened_ns) / 1e9,
         }
         return future, part
 
-    def _captured(self, shared: Shared, answer: Node) -> RankPart:
+    def _captured(self, shared: Shared, items: Collection[Any], answer: Node) -> RankPart:
         """Copied; or what kept it from being copied, which all ranks hear of when they wait for this one's part."""
         memory, self._memory = self._memory, None
         where = (self._repo.layout.root, answer["snapshot"], self._group.rank)
+        scaling = self._scaling if answer["scaled"] else None
         try:
-            capture = self._staging.capture(shared.states, is_last_committed=memory is not None)
-            items = shared.items(capture.items, capture.arena)
+            is_known = memory is not None and bool(answer["remember"])
+            lent = self._lent
+            capture = self._staging.capture(shared.states, items, is_last_committed=is_known, lent=lent)
+            given = _given(shared, capture)
         except Exception as error:  # noqa: BLE001 - told to all, then raised
-            return RankPart(*where, (), None, self._repo.threads, error)
+            return RankPart(*where, _nothing, None, self._repo.threads, error, scaling)
         self._has_two_arenas = capture.keeps_last or memory is None
         last = memory if answer["remember"] and capture.keeps_last else None
-        return RankPart(*where, items, last, self._repo.threads)
+        return RankPart(*where, given, last, self._repo.threads, scaling=scaling)
 
     # --- in the background ------------------------------------------------------------------------------------------
 
@@ -255,8 +311,11 @@ class RankRecorder:
         unknown = Verdict(self._binding.branch, self._binding.tip)
         try:
             if self._group.rank == 0:
-                with self._chooser.publishing(wish) as publisher:
+                with self._chooser.publishing(wish) as publisher, self._aftercare.making_way():
                     lead(self._group, number, part, publisher.publish, publisher.judge, tell)
+                if publisher.commit is not None and part.saved is not None:
+                    stored_bytes = part.saved.counts.stored_bytes * self._group.world_size
+                    self._aftercare.follow(wish, publisher.branch, publisher.commit, stored_bytes)
             else:
                 follow(self._group, number, part, tell, unknown)
         except BaseException as error:  # noqa: BLE001 - belongs to the Future, as whatever ends a save
@@ -271,11 +330,16 @@ class RankRecorder:
             self._binding.bind(verdict.branch, verdict.tip)
         if verdict.commit is not None and part.saved is not None:
             self._memory = part.saved.memory
-        if verdict.error is None:
+        future.counts = None if part.saved is None else part.saved.counts
+        future.commit = None if verdict.commit is None else verdict.commit.hex()
+        fault = verdict.error
+        if fault is None and verdict.commit is not None and self._group.rank == 0 and self._gate.finalize is not None:
+            fault = finalized(self._gate.finalize, verdict.commit, future.profile)
+        if fault is None:
             assert verdict.commit is not None
             future.set_result(verdict.commit.hex())
             return
-        failure = failure_of(wish.step, verdict.error)
+        failure = failure_of(wish.step, fault, future.commit)
         if part.captured_not is None:  # else its caller was told
             self._failures.append(failure)
         future.set_exception(failure)
@@ -285,13 +349,15 @@ class RankRecorder:
         self._repo.close()
         self._staging.close()
         self._memory = None
-        if not self._failures:  # else the exit handler still has something to tell
+        if not self._failures and not self._aftercare.has_failure:  # else the exit handler still has something to tell
             leaving.spare(self)
 
-    def _join(self) -> None:
+    def _join(self, within_s: float | None = None) -> bool:
         running = self._running
-        if running is not None and running is not threading.current_thread() and self._turns.is_owner:
-            running.join()
+        if running is None or running is threading.current_thread() or not self._turns.is_owner:
+            return True
+        running.join(within_s)
+        return not running.is_alive()
 
     def _taken_failure(self) -> SaveFailed | None:
         """The oldest failure that nobody was told of; from now on it counts as told."""
@@ -299,3 +365,22 @@ class RankRecorder:
             return self._failures.popleft()
         except IndexError:
             return None
+
+
+def _given(shared: Shared, capture: Capture) -> Callable[[bool], Sequence[RankItem]]:
+    """What a part is made of. Of a copy that is complete no more is kept, and nothing of the state itself."""
+    if capture.is_done and capture.fill is None:
+        items = shared.items(capture.items, capture.arena)
+        return lambda _: items
+
+    def copied(in_full: bool) -> Sequence[RankItem]:  # noqa: FBT001 - called by position
+        capture.wait()
+        if in_full and capture.fill is not None:
+            capture.fill()
+        return shared.items(capture.items, capture.arena)
+
+    return copied
+
+
+def _nothing(_: bool) -> Sequence[RankItem]:  # noqa: FBT001 - called by position
+    return ()

@@ -1,6 +1,7 @@
 """Loading and resuming by several ranks: rank 0 says which commit, and either all of them take it or none goes on."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from ..lastgood import Resumed, Skipped
 from ..loading import Wanted, load
 from ..policy import Policy
 from .messages import error_of, told
+from .taking import taken_by_all
 from .talk import Talk
 
 
@@ -49,6 +51,7 @@ def resume_together(
     branch: str | None,
     wanted: Wanted,
     policy: Policy,
+    bring: Callable[[Sequence[str]], None],
 ) -> Taken:
     """Take up at the newest commit that every rank can load, and bind all of them to its branch.
 
@@ -61,23 +64,27 @@ def resume_together(
         branch: the branch; the bound one if ``None``.
         wanted: what of the commit, and where to.
         policy: what decoding may do.
+        bring: on rank 0, gets what an empty store lacks of some items from a remote, if there is one.
 
     Raises:
         MoonclipError: what keeps any rank from it, on all ranks. Tensors may be partly written.
     """
 
-    def begin() -> Node:
+    def begin(said: Sequence[Node]) -> list[Node]:
+        bring(list(dict.fromkeys(item for items in said for item in items)))
         point = binding.resume_point(rev, branch)
         line = [] if point.commit is None else [point.commit]
         if point.commit is not None and rev is None and wanted.strict:
             line = list(islice(binding.line(point.branch, point.commit), LAST_GOOD_COMMITS))
-        return {"branch": point.branch, "line": [each.hex() for each in line], "is_new": point.is_new}
+        found = {"branch": point.branch, "line": [each.hex() for each in line], "is_new": point.is_new}
+        return [found] * talk.group.world_size
 
-    chosen = talk.decide(begin)
+    chosen = talk.exchange(lambda: list(wanted.into or ()), begin)
     line = [CommitId(from_hex(each)) for each in chosen["line"]]
     if not line:
         binding.bind(chosen["branch"], None)
         return Taken(Resumed(), 0)
+    wanted = replace(wanted, elsewhere=taken_by_all(talk, wanted.into or {}, policy))
     found, skipped = _newest_good(talk, repo, line, wanted, policy)
 
     def bind() -> Node:

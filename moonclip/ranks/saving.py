@@ -16,8 +16,11 @@ from store.format.canonical import Node
 from store.ids import CommitId, from_hex
 from store.limits import RANK_ATTEMPTS
 from store.parallel import Threads
+from store.saving.phases import Phases
 from store.saving.rankbases import RankMemory
 from store.saving.ranks import RankSaved, save_rank
+from store.saving.rankscales import Largest, largest
+from store.saving.scales import Scales
 from store.saving.shards import RankItem
 
 from .group import OUTCOME, VERDICT, Group
@@ -62,10 +65,12 @@ class RankPart:
         root: the store's directory.
         snapshot: the snapshot's id.
         rank: which rank this is.
-        items: what it stores.
+        items: gives what it stores, once that is copied; if true, with the bytes of what it else calls unchanged.
         last: its last save, if that was committed and its bytes are still there.
         threads: encode.
         error: what already kept it from having anything to store.
+        scaling: gives the scales of all ranks, from what looks for this one's largest numbers; ``None`` if no rank has
+            any to find.
 
     Attributes:
         saved: what became of it.
@@ -78,10 +83,11 @@ class RankPart:
         root: Path,
         snapshot: str,
         rank: int,
-        items: Sequence[RankItem],
+        items: Callable[[bool], Sequence[RankItem]],
         last: RankMemory | None,
         threads: Threads,
         error: BaseException | None = None,
+        scaling: Callable[[Callable[[], Sequence[Largest]]], Scales] | None = None,
     ) -> None:
         self._root = root
         self._snapshot = snapshot
@@ -89,6 +95,8 @@ class RankPart:
         self._items = items
         self._last = last
         self._threads = threads
+        self._scaling = scaling
+        self._scales: Scales | None = {} if scaling is None else None
         self.error = error
         self.captured_not = error
         self.saved: RankSaved | None = None
@@ -100,16 +108,30 @@ class RankPart:
             What is told of it.
         """
         try:
-            if self.error is not None:
-                raise self.error  # noqa: TRY301 - told like any other
-            last = None if again else self._last
+            if self._scaling is not None and self._scales is None:
+                self._scales = self._scaling(self._largest)
             self.saved = save_rank(
-                self._root, self._snapshot, self._rank, self._items, last=last, again=again, threads=self._threads
+                self._root,
+                self._snapshot,
+                self._rank,
+                self._captured(in_full=again),
+                last=None if again else self._last,
+                again=again,
+                scales=self._scales,
+                threads=self._threads,
             )
         except BaseException as error:  # noqa: BLE001 - whatever ends it ends the save of all
             self.error = error
             return {"error": told(error, self._rank)}
         return {"error": None}
+
+    def _largest(self) -> Sequence[Largest]:
+        return largest(self._captured(), self._threads, Phases())
+
+    def _captured(self, *, in_full: bool = False) -> Sequence[RankItem]:
+        if self.error is not None:
+            raise self.error
+        return self._items(in_full)
 
 
 def lead(

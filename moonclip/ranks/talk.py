@@ -1,4 +1,4 @@
-"""What ranks decide together, in the callers' threads: rank 0 does, and all of them hear the same."""
+"""What ranks decide together: rank 0 does, and all of them hear the same."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,10 +16,12 @@ class Talk:
 
     Args:
         group: lines to the others.
+        kinds: of messages to rank 0, and of those from it: no two of these talk at the same time by the same ones.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, kinds: tuple[int, int] = (ASK, REPLY)) -> None:
         self.group = group
+        self._ask, self._reply = kinds
         self._pid = os.getpid()
         self._number = 0
 
@@ -60,8 +62,8 @@ class Talk:
         failure: BaseException | None = None
         if offer is not None:
             message, failure = self._said(offer)
-            self.group.send(0, ASK, number, message)
-        answer = self.group.receive(0, REPLY, number)
+            self.group.send(0, self._ask, number, message)
+        answer = self.group.receive(0, self._reply, number)
         if failure is not None:
             raise failure
         if "error" in answer:
@@ -78,11 +80,11 @@ class Talk:
         except BaseException as error:
             for rank in group.others:
                 with suppress(RankLost):
-                    group.send(rank, REPLY, number, {"error": told(error, group.rank)})
+                    group.send(rank, self._reply, number, {"error": told(error, group.rank)})
             raise
         for rank in group.others:
             with suppress(RankLost):  # raised here, the others would wait for us; whatever comes next meets it again
-                group.send(rank, REPLY, number, {"answer": answers[rank]})
+                group.send(rank, self._reply, number, {"answer": answers[rank]})
         return answers[0]
 
     def _gathered(self, number: int, offer: Callable[[], Node]) -> list[Node]:
@@ -98,7 +100,7 @@ class Talk:
 
     def _heard(self, rank: int, number: int) -> Node:
         try:
-            return self.group.receive(rank, ASK, number)
+            return self.group.receive(rank, self._ask, number)
         except MoonclipError as error:
             return {"error": told(error, rank)}
 

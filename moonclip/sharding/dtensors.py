@@ -11,6 +11,7 @@ from store.errors import Incompatible
 
 from ..refusals import Refused
 from .layouts import Layout, Part, Split, local_shape, parts_of
+from .placed import Placed
 
 
 class Shards(NamedTuple):
@@ -35,6 +36,8 @@ def shards_of(tensor: torch.Tensor) -> Shards:
             local tensor of other sizes than the placements say.
     """
     shape = tuple(tensor.shape)
+    if isinstance(tensor, Placed):
+        return Shards(tensor.local, shape, tensor.sharding.parts)
     if not isinstance(tensor, DTensor):
         return Shards(tensor.detach(), shape, (Part(whole(shape), (0,) * len(shape)),) if tensor.numel() else ())
     coordinate = tensor.device_mesh.get_coordinate()

@@ -33,11 +33,20 @@ class Holding(NamedTuple):
         dtype: dtype name, see ``store.format.dtypes``.
         shape: global shape.
         boxes: what it has; all of the tensor if it is not sharded.
+        stored: narrower dtype to store it in; ``None`` for its own.
+        by_row: whether each row gets a scale of its own then.
     """
 
     dtype: str
     shape: tuple[int, ...]
     boxes: tuple[Box, ...]
+    stored: str | None = None
+    by_row: bool = False
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of an element as it is stored."""
+        return dtype_of(self.stored or self.dtype).item_bytes
 
 
 class _Unit(NamedTuple):
@@ -96,11 +105,9 @@ def _units(name: Name, holders: Mapping[int, Holding]) -> Iterable[_Unit]:
     """What there is to write of a tensor, whose boxes are checked here."""
     first_rank, first = next(iter(holders.items()))
     for rank, holding in holders.items():
-        if holding[:2] != first[:2]:
+        if holding._replace(boxes=first.boxes) != first:
             raise Incompatible(
-                f"{name}: rank {first_rank} has {first.dtype} of shape {list(first.shape)},"
-                f" rank {rank} has {holding.dtype} of shape {list(holding.shape)}",
-                tensor=str(name),
+                f"{name}: rank {first_rank} has {_told(first)}, rank {rank} has {_told(holding)}", tensor=str(name)
             )
     if not prod(first.shape):
         return [_Unit(0, name, Box((0,) * len(first.shape), first.shape), (first_rank,))]
@@ -109,12 +116,17 @@ def _units(name: Name, holders: Mapping[int, Holding]) -> Iterable[_Unit]:
         for box in filter(_is_full, holding.boxes):
             ranks_of.setdefault(box, []).append(rank)
     require_tiling(str(name), first.shape, list(ranks_of))
-    item_bytes = dtype_of(first.dtype).item_bytes
+    item_bytes = first.stored_bytes
     return [
         _Unit(part.volume * item_bytes, name, part, tuple(ranks))
         for box, ranks in ranks_of.items()
         for part in (_in_parts(first.shape, box, item_bytes) if len(ranks) > 1 else (box,))
     ]
+
+
+def _told(holding: Holding) -> str:
+    stored = "" if holding.stored is None else f", stored as {holding.stored}"
+    return f"{holding.dtype} of shape {list(holding.shape)}{stored}{' by row' if holding.by_row else ''}"
 
 
 def _in_parts(shape: tuple[int, ...], box: Box, item_bytes: int) -> list[Box]:

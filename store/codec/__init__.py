@@ -183,6 +183,18 @@ def scale_for(data: memoryview, dtype_name: str, stored: str, columns: int | Non
     return found
 
 
+def largest_of(data: memoryview, dtype_name: str, columns: int | None) -> list[int]:
+    """See :func:`store.codec.casting.largest_of`."""
+    found: list[int] = _casting().largest_of(data, dtype_name, columns)
+    return found
+
+
+def scale_of(most: Sequence[int], dtype_name: str, stored: str) -> bytes | None:
+    """See :func:`store.codec.casting.scale_of`."""
+    found: bytes | None = _casting().scale_of(most, dtype_name, stored)
+    return found
+
+
 @cache
 def _casting() -> Any:
     with loading:

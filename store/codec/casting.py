@@ -120,16 +120,32 @@ def scale_for(data: memoryview, dtype_name: str, stored: str, columns: int | Non
         columns: elements of a row, for a scale for each row; ``None`` for one for all.
 
     Returns:
-        As in an entry. ``None`` if the tensor has no elements, or cannot be cast: an infinity has no counterpart in
-        e4m3, and the largest numbers of a dtype could be rounded up to one that it does not have.
+        As in an entry. ``None`` if the tensor has no elements, or cannot be cast, see :func:`scale_of`.
 
     Cost: one pass, without the GIL.
     """
+    most = largest_of(data, dtype_name, columns)
+    return scale_of(most, dtype_name, stored) if most else None
+
+
+def largest_of(data: memoryview, dtype_name: str, columns: int | None) -> list[int]:
+    """The largest magnitude of some elements, or of each row, as a word: as numbers, words are in the same order.
+
+    Arguments and cost as for :func:`scale_for`; nothing of no elements.
+    """
     words: Words = np.frombuffer(data, f"<u{dtype(dtype_name).item_bytes}")
     words = words if words.flags.aligned else words.copy()
-    infinity = _INFINITIES[dtype_name]
-    most = _largest_of_rows(words, columns or max(1, words.size), infinity)
-    if not most or max(most) >= infinity - _EXPONENT_STEPS[dtype_name]:
+    return _largest_of_rows(words, columns or max(1, words.size), _INFINITIES[dtype_name])
+
+
+def scale_of(most: Sequence[int], dtype_name: str, stored: str) -> bytes | None:
+    """The scale for such largest magnitudes.
+
+    Returns:
+        As in an entry. ``None`` if they cannot be cast: an infinity has no counterpart in e4m3, and the largest numbers
+        of a dtype could be rounded up to one that it does not have.
+    """
+    if max(most) >= _INFINITIES[dtype_name] - _EXPONENT_STEPS[dtype_name]:
         return None
     return casts.packed(_exponents(most, dtype_name, stored))
 

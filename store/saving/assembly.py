@@ -71,16 +71,16 @@ def _tensor(what: str, given: Sequence[_Given]) -> Entry:
     assert isinstance(first, TensorPart)
     tensors: list[TensorPart] = []
     for each in given:
-        if not isinstance(each.entry, TensorPart) or each.entry[1:3] != first[1:3]:
+        if not isinstance(each.entry, TensorPart) or (*each.entry[1:3], each.entry.cast) != (*first[1:3], first.cast):
             raise _disagreement(what, given[0], each)
         tensors.append(each.entry)
     ranks = [each.rank for each in given]
     try:
-        if is_inline(first.dtype, first.shape):
+        if is_inline(first.cast.stored or first.dtype, first.shape):
             boxes = [box for tensor in tensors for box in tensor.inline]
-            return entry_of_bytes(what, first.position, first.dtype, first.shape, boxes)
+            return entry_of_bytes(what, *first[:3], boxes, first.cast)
         pieces = [piece for tensor in tensors for piece in tensor.pieces]
-        return entry_of_pieces(what, first.position, first.dtype, first.shape, pieces)
+        return entry_of_pieces(what, *first[:3], pieces, first.cast)
     except Incompatible as error:
         raise Incompatible(f"{error}; it came from ranks {_listed(ranks)}", **error.details, ranks=ranks) from error
 
@@ -96,7 +96,8 @@ def _disagreement(what: str, one: _Given, other: _Given) -> Incompatible:
 
 def _told(entry: EntryPart) -> str:
     if isinstance(entry, TensorPart):
-        return f"{entry.dtype} of shape {list(entry.shape)}"
+        cast = "" if entry.cast.stored is None else f" stored as {entry.cast.stored}"
+        return f"{entry.dtype} of shape {list(entry.shape)}{cast}"
     return "a value of its own" if isinstance(entry, ValueEntry) else f"a {_container(entry)}"
 
 

@@ -17,11 +17,12 @@ from ..boxes import Box
 from ..errors import Corrupt, Incompatible
 from ..format import canonical, fields
 from ..format.canonical import Node
+from ..format.casts import require_cast
 from ..format.dtypes import dtype as dtype_of
 from ..format.entries import ContainerEntry, Piece, ValueEntry, decode_entry, encode_entry
 from ..format.trees import Ties
 from ..ids import ID_BYTES, ChunkId, PackId
-from .pieces import BoxBytes
+from .pieces import UNCAST, BoxBytes, Cast
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ class TensorPart(NamedTuple):
         shape: global shape.
         pieces: boxes that it stored as chunks.
         inline: boxes that are to sit in the tree.
+        cast: how it was cast.
     """
 
     position: int
@@ -46,6 +48,7 @@ class TensorPart(NamedTuple):
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...] = ()
     inline: tuple[BoxBytes, ...] = ()
+    cast: Cast = UNCAST
 
     @property
     def chunks(self) -> tuple[ChunkId, ...]:
@@ -159,7 +162,7 @@ def _entry_node(name: str, entry: EntryPart) -> Node:
         return [name, encode_entry(name, entry)]
     pieces = [[list(p.offsets), list(p.sizes), list(p.cuts), b"".join(p.chunks)] for p in entry.pieces]
     inline = [[list(each.box.offsets), list(each.box.sizes), bytes(each.data)] for each in entry.inline]
-    return [name, entry.position, entry.dtype, list(entry.shape), pieces, inline]
+    return [name, entry.position, entry.dtype, list(entry.shape), pieces, inline, list(entry.cast)]
 
 
 def _item_from(node: Node, what: str) -> ItemPart:
@@ -177,15 +180,20 @@ def _entry_from(node: Node, what: str) -> EntryPart:
         entry = decode_entry(body, f"{what}: {name!r}")
         assert isinstance(entry, ValueEntry | ContainerEntry)
         return entry
-    _, position, dtype, sizes, pieces, inline = node
+    _, position, dtype, sizes, pieces, inline, (stored, scale) = node
     shape = _counts(sizes, what)
     item_bytes = dtype_of(fields.text(dtype, what)).item_bytes
+    fields.require(type(scale) is bytes, what, "a scale that is no bytes")
+    if stored is not None:
+        require_cast(dtype, fields.text(stored, what), shape, scale or None, what)
+        item_bytes = dtype_of(stored).item_bytes
     return TensorPart(
         fields.count(position, what),
         dtype,
         shape,
         tuple(_piece_from(piece, item_bytes, what) for piece in pieces),
         tuple(BoxBytes(Box(_counts(low, what), _counts(extent, what)), bytes(data)) for low, extent, data in inline),
+        Cast(stored, scale),
     )
 
 

@@ -32,8 +32,23 @@ class BoxBytes(NamedTuple):
     data: Buffer
 
 
+class Cast(NamedTuple):
+    """How a tensor was cast before it was stored.
+
+    Attributes:
+        stored: dtype name of what its pieces or bytes hold; ``None`` if it was not.
+        scale: what it was divided by, see ``store.format.casts``.
+    """
+
+    stored: str | None = None
+    scale: bytes = b""
+
+
+UNCAST = Cast()
+
+
 def is_inline(dtype_name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor has to sit in the tree, so that its writers hand over bytes and no chunks.
+    """Whether a tensor stored in a dtype has to sit in the tree, so that its writers hand over bytes and no chunks.
 
     Raises:
         Incompatible: an unknown dtype.
@@ -60,7 +75,7 @@ def box_cuts(shape: tuple[int, ...], box: Box, item_bytes: int) -> tuple[int, ..
 
 
 def entry_of_pieces(
-    what: str, position: int, dtype_name: str, shape: tuple[int, ...], pieces: Sequence[Piece]
+    what: str, position: int, dtype_name: str, shape: tuple[int, ...], pieces: Sequence[Piece], cast: Cast = UNCAST
 ) -> TensorEntry:
     """The entry of a tensor whose boxes were stored, in any order, by any number of writers.
 
@@ -71,11 +86,11 @@ def entry_of_pieces(
     if len(joined) > MAX_PIECES:
         raise Incompatible(f"{what}: {len(joined)} pieces; a tensor has at most {MAX_PIECES}", tensor=what)
     require_tiling(what, shape, [Box(piece.offsets, piece.sizes) for piece in joined])
-    return TensorEntry(position, dtype_name, shape, pieces=joined)
+    return TensorEntry(position, dtype_name, shape, joined, None, *cast)
 
 
 def entry_of_bytes(
-    what: str, position: int, dtype_name: str, shape: tuple[int, ...], parts: Sequence[BoxBytes]
+    what: str, position: int, dtype_name: str, shape: tuple[int, ...], parts: Sequence[BoxBytes], cast: Cast = UNCAST
 ) -> TensorEntry:
     """The entry of a tensor that sits in the tree, of the bytes of its boxes.
 
@@ -83,7 +98,7 @@ def entry_of_bytes(
         Incompatible: the boxes do not tile the shape, or a box has bytes of another number than it takes.
     """
     require_tiling(what, shape, [part.box for part in parts])
-    item_bytes = dtype(dtype_name).item_bytes
+    item_bytes = dtype(cast.stored or dtype_name).item_bytes
     inline, strides = bytearray(prod(shape) * item_bytes), c_strides((*shape, item_bytes))
     for box, data in parts:
         size_bytes = box.volume * item_bytes
@@ -93,7 +108,7 @@ def entry_of_bytes(
             sizes = (*box.sizes, item_bytes)
             moves = Moves(sizes, c_strides(sizes), strides)
             move(moves, memoryview(data), 0, memoryview(inline), at((*box.offsets, 0), strides))
-    return TensorEntry(position, dtype_name, shape, inline=bytes(inline))
+    return TensorEntry(position, dtype_name, shape, (), bytes(inline), *cast)
 
 
 def merged(pieces: Sequence[Piece]) -> tuple[Piece, ...]:

@@ -33,6 +33,8 @@ from .phases import Phases
 from .rankbases import RankBases, RankMemory, Remembered
 from .rankdrafts import ShardsDraft, shards_draft
 from .rankindex import RankIndex
+from .rankscales import scales_of_one
+from .scales import Scales
 from .shards import RankInput, RankItem, ShardsInput, as_shards
 
 _Drafts = Mapping[str, Mapping[str, ShardsDraft | Draft]]
@@ -62,6 +64,7 @@ def save_rank(
     *,
     last: RankMemory | None = None,
     again: bool = False,
+    scales: Scales | None = None,
     files: Files | None = None,
     threads: Threads | None = None,
 ) -> RankSaved:
@@ -75,6 +78,8 @@ def save_rank(
             be given by several ranks, if they give the same.
         last: this rank's last save that was committed. Without it, what the snapshot's parent holds is compared with.
         again: store everything in full, whatever is remembered: ``PartsOutdated`` named this rank.
+        scales: of tensors that are cast to floats of one byte, the same on all ranks, see ``rankscales``. If ``None``,
+            they are found here, which takes all of each such tensor.
         files: does the I/O.
         threads: encode; some that end with the call if ``None``.
 
@@ -82,6 +87,7 @@ def save_rank(
         SnapshotGone: the snapshot is not in the making any more; what was stored is garbage. Whether one that was
             handed in gets published, only the creator can tell.
         Incompatible: an input that cannot be stored, or no such rank.
+        NotUnchanged: a box is said to be as it was in ``last``, and is not there.
         StoreNotFound: there is no store.
         Corrupt: what the snapshot's creator wrote is damaged.
         OSError: writing failed. Nothing was handed in.
@@ -98,7 +104,7 @@ def save_rank(
             threads = Threads(default_thread_count())
             stack.callback(threads.close)
         saver = _RankSaver(files, layout, threads, told, last, again=again)
-        return saver.save(snapshot, rank, items)
+        return saver.save(snapshot, rank, [_as_shards(item) for item in items], scales)
 
 
 def _require_store(layout: Layout, files: Files) -> None:
@@ -107,6 +113,11 @@ def _require_store(layout: Layout, files: Files) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise not_a_store(layout.root) from None
     check_format(layout.root, features, "write")
+
+
+def _as_shards(item: RankItem) -> RankItem:
+    entries = {name: as_shards(each) if isinstance(each, TensorInput) else each for name, each in item.entries.items()}
+    return item._replace(entries=entries)
 
 
 class _RankSaver:
@@ -128,10 +139,12 @@ class _RankSaver:
         self._bases = RankBases(reader, None if again else last, {} if again else told.trees)
         self._no_bases = Bases(reader, {}, {})
 
-    def save(self, snapshot: str, rank: int, items: Sequence[RankItem]) -> RankSaved:
+    def save(self, snapshot: str, rank: int, items: Sequence[RankItem], scales: Scales | None) -> RankSaved:
         """The steps, in order."""
+        if scales is None:
+            scales = scales_of_one(items, self._threads, self._phases)
         with self._phases.computing("plan"):
-            drafts = self._drafts(items)
+            drafts = self._drafts(items, scales)
         with ExitStack() as stack:
             stack.callback(self._packs.close)
             with self._phases.waiting("lease"):
@@ -153,7 +166,7 @@ class _RankSaver:
         memory = RankMemory(_remembered(drafts), self._index.after(tables, needed), self._ordinal)
         return RankSaved(memory, ingest.counts, self._phases.seconds)
 
-    def _drafts(self, items: Sequence[RankItem]) -> _Drafts:
+    def _drafts(self, items: Sequence[RankItem], scales: Scales) -> _Drafts:
         names = [item.name for item in items]
         if len(set(names)) != len(names):
             raise Incompatible(f"two items have one name, among {', '.join(map(repr, names))}")
@@ -162,17 +175,13 @@ class _RankSaver:
             for name in item.entries:
                 check_name(name)
         return {
-            item.name: {name: self._draft(item.name, name, given) for name, given in item.entries.items()}
+            item.name: {name: self._draft(item.name, name, given, scales) for name, given in item.entries.items()}
             for item in items
         }
 
-    def _draft(self, item: str, name: str, given: RankInput) -> ShardsDraft | Draft:
-        if isinstance(given, TensorInput):
-            if given.stored is not None:
-                raise Incompatible(f"{item}::{name}: a rank stores tensors in their own dtype; got {given.stored}")
-            given = as_shards(given)
+    def _draft(self, item: str, name: str, given: RankInput, scales: Scales) -> ShardsDraft | Draft:
         if isinstance(given, ShardsInput):
-            return shards_draft(item, name, given, self._bases)
+            return shards_draft(item, name, given, self._bases, scales.get((item, name), b""))
         return draft(item, name, given, self._no_bases)
 
 

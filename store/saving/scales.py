@@ -31,7 +31,7 @@ def measured(items: Sequence[ItemInput], threads: Threads, phases: Phases) -> Sc
     for item in items:
         for name, given in item.entries.items():
             if isinstance(given, TensorInput) and given.stored is not None:
-                _require_narrower(item.name, name, given, given.stored)
+                require_narrower(item.name, name, given.dtype, given.stored)
                 if given.stored in SCALED and _is_whole(given):
                     wanted.append((item.name, name, given))
     found: dict[tuple[str, str], bytes | None] = {}
@@ -48,16 +48,21 @@ def measured(items: Sequence[ItemInput], threads: Threads, phases: Phases) -> Sc
     return found
 
 
+def require_narrower(item: str, name: str, dtype_name: str, stored: str) -> None:
+    """Check that a tensor can be cast.
+
+    Raises:
+        Incompatible: what it is to be stored as is no narrower float.
+    """
+    if not is_narrower(dtype_name, stored):
+        raise Incompatible(f"{item}::{name}: {dtype_name} cannot be stored as {stored!r}", item=item, name=name)
+
+
 def _scale(given: TensorInput) -> bytes | None:
     assert isinstance(given.data, memoryview)
     assert given.stored is not None
     columns = prod(given.shape[1:]) if given.by_row and has_row_scales(given.shape) else None
     return scale_for(given.data, given.dtype, given.stored, columns)
-
-
-def _require_narrower(item: str, name: str, given: TensorInput, stored: str) -> None:
-    if not is_narrower(given.dtype, stored):
-        raise Incompatible(f"{item}::{name}: {given.dtype} cannot be stored as {stored!r}", item=item, name=name)
 
 
 def _is_whole(given: TensorInput) -> bool:

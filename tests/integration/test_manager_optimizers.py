@@ -256,6 +256,20 @@ def draws() -> list[Any]:
     return [torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random()]
 
 
+def test_g7_state_under_numbers_in_words_is_refused(mgr: CheckpointManager) -> None:
+    """As whoever went by way of JSON has it: nothing of it would be loaded."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    mgr.save(optimizer={**state, "state": {str(key): value for key, value in state["state"].items()}})
+    fresh = torch.optim.AdamW(model.parameters())
+    with pytest.raises(Incompatible, match="its key is the text '0', and no parameter's"):
+        mgr.load(into={"optimizer": fresh})
+    assert not fresh.state
+
+
 def test_a16_streams_of_random_numbers_go_on_exactly(mgr: CheckpointManager) -> None:
     draws()
     mgr.save(step=0, rng=True, x=1)

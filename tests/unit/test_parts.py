@@ -11,6 +11,7 @@ from store.boxes import Box
 from store.disk.files import Files
 from store.errors import Corrupt, PartsMissing, SnapshotGone
 from store.format import values
+from store.format.casts import packed
 from store.format.entries import ContainerEntry, Piece, ValueEntry
 from store.format.objects import Kind
 from store.ids import ID_BYTES, ObjectId, PackId, TreeId, chunk_id, tree_id
@@ -27,7 +28,7 @@ from store.saving.partfiles import (
     write_part,
 )
 from store.saving.parts import HEAD, ItemPart, Part, TensorPart, sealed
-from store.saving.pieces import BoxBytes
+from store.saving.pieces import BoxBytes, Cast
 from store.saving.rankindex import RankIndex
 
 ID = "5" * 32
@@ -43,11 +44,14 @@ TENSOR = TensorPart(
     ),
 )
 SMALL = TensorPart(4, "uint8", (4,), inline=(BoxBytes(Box((1,), (2,)), b"xy"),))
+CAST = TensorPart(
+    5, "float32", (8, 100), (Piece((0, 0), (8, 100), (800,), (chunk_id(b"e"),)),), (), Cast("float8_e5m2", packed([-3]))
+)
 PART = Part(
     1,
     PACKS,
     {
-        "model": ItemPart({"w": TENSOR, "b": SMALL, "": ContainerEntry(0, "dict")}, (("w", "head"),)),
+        "model": ItemPart({"w": TENSOR, "b": SMALL, "c": CAST, "": ContainerEntry(0, "dict")}, (("w", "head"),)),
         "optimizer": ItemPart(
             {
                 "step": ValueEntry(1, inline=values.encode(7)),
@@ -93,6 +97,15 @@ def test_cuts_that_do_not_fill_a_piece_are_refused() -> None:
     piece = replace(TENSOR.pieces[1], cuts=(398,))
     part = Part(0, (), {"model": ItemPart({"w": TENSOR._replace(pieces=(piece,))})})
     with pytest.raises(Corrupt, match="do not fill"):
+        Part.decode(part.encode(), "part")
+
+
+@pytest.mark.parametrize(
+    "cast", [Cast("float64", b""), Cast("float8_e5m2", b""), Cast("bfloat16", b"ab"), Cast("float8_e5m2", b"abc")]
+)
+def test_casts_that_there_are_not_are_refused(cast: Cast) -> None:
+    part = Part(0, (), {"model": ItemPart({"c": CAST._replace(cast=cast)})})
+    with pytest.raises(Corrupt, match="part: 'model'"):
         Part.decode(part.encode(), "part")
 
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.tensor import Shard
 
 from moonclip import CheckpointManager
 from store.errors import Incompatible, PartsMissing, SnapshotGone
+from tests.ranks import rank_of, spread
 
 
 def test_ranks_that_are_told_an_id_make_one_commit(tmp_path: Path) -> None:
@@ -30,6 +32,26 @@ def test_ranks_that_are_told_an_id_make_one_commit(tmp_path: Path) -> None:
             other.save_rank(snapshot, 1, {"model": {"b": torch.arange(5)}})
         mgr.save(step=8, model={"a": torch.arange(3)}).result(60)
         assert len(mgr.list_snapshots()) == 2
+
+
+def test_ranks_that_do_not_talk_cast_what_they_have_all_of(tmp_path: Path) -> None:
+    rules = {"*/a": "fp8_e4m3", "*/b": "bf16", "*": "none"}
+    given = {"a": torch.randn(900) * 1e-6, "b": torch.randn(700), "c": torch.randn(300)}
+    with CheckpointManager(tmp_path / "alone", save_dtype=rules, async_save=False) as mgr:
+        mgr.save(model=given)
+        expected = mgr.load()["model"]
+    with CheckpointManager(tmp_path / "store", save_dtype=rules) as mgr:
+        snapshot = mgr.create_snapshot(world_size=3)
+        for rank, (name, tensor) in enumerate(given.items()):
+            mgr.save_rank(snapshot, rank, {"model": {name: tensor}})
+        mgr.finalize_snapshot(snapshot)
+        assert all(tensor.equal(expected[name]) for name, tensor in mgr.load()["model"].items())
+        assert not expected["a"].equal(given["a"])
+        snapshot = mgr.create_snapshot(world_size=2)
+        with rank_of(0, 2) as mesh:
+            shard = {"model": {"a": spread(given["a"], mesh, (Shard(0),))}}
+            with pytest.raises(Incompatible, match="model::a: float8_e4m3fn takes the largest number of the whole"):
+                mgr.save_rank(snapshot, 0, shard)
 
 
 def test_a_snapshot_is_given_up_when_its_manager_closes(tmp_path: Path) -> None:
@@ -59,8 +81,6 @@ def test_a_launcher_of_several_with_nothing_said_is_an_error(tmp_path: Path, mon
         CheckpointManager(tmp_path / "store")
     with pytest.raises(Incompatible, match="init_process_group"):
         CheckpointManager(tmp_path / "store", world_size="auto")
-    with pytest.raises(Incompatible, match="keep, save_dtype"):
-        CheckpointManager(tmp_path / "store", world_size="auto", save_dtype="bf16", keep=object())  # type: ignore[arg-type]
     assert not (tmp_path / "store").exists()
     with CheckpointManager(tmp_path / "store", world_size=1) as mgr:
         mgr.save(model={"a": torch.ones(2)})

@@ -7,7 +7,9 @@ import pytest
 from moonclip.items import GENERATORS
 from moonclip.ranks.messages import error_of, told
 from moonclip.ranks.perrank import OwnState, is_per_rank, under_rank
-from moonclip.ranks.plan import Offer, Share, digest, shares
+from moonclip.ranks.plan import Offer, Share, digest, shares, to_put_together
+from moonclip.ranks.replicas import copies_of, decode_copies, encode_copies, require_same
+from moonclip.ranks.stages import Group, Joined, joined
 from moonclip.sharding.writers import Holding, Name
 from moonclip.state import flatten
 from store.boxes import Box
@@ -17,14 +19,42 @@ from store.format.canonical import decode, encode
 W, LR = Name("model", "w"), Name("optimizer", "lr")
 
 
-def offer(*rows: int, others: tuple[Name, ...] = (LR,), parameters: tuple[str, ...] = ("w",)) -> Offer:
+def groups(*names: str, settings: bytes = b"lr", is_named: bool = True) -> dict[str, tuple[Group, ...]]:
+    return {"optimizer": (Group(names, is_named, settings),)}
+
+
+def offer(*rows: int, others: tuple[Name, ...] = (LR,), together: Joined | None = None) -> Offer:
     start, stop = rows
     boxes = (Box((start, 0), (stop - start, 3)),)
-    return Offer({W: Holding("float32", (4, 3), boxes)}, others, {"optimizer": list(parameters)})
+    return Offer({W: Holding("float32", (4, 3), boxes)}, others, groups("w"), together or {})
 
 
 def sent(node: Any) -> Any:
     return decode(encode(node))
+
+
+def test_what_needs_a_scale_is_told_with_its_cast() -> None:
+    given = offer(0, 4)
+    assert not given.needs_scales
+    cast = given._replace(holdings={W: given.holdings[W]._replace(stored="float8_e4m3fn", by_row=True)})
+    assert Offer.decode(sent(cast.encode())) == cast
+    assert cast.needs_scales
+    with pytest.raises(
+        Incompatible, match=r"rank 0 has float32 of shape \[4, 3\], stored as float8_e4m3fn by row, rank 1"
+    ):
+        shares([cast, given])
+
+
+def test_copies_are_what_several_ranks_hold_and_differences_are_named() -> None:
+    whole, half = offer(0, 4), offer(0, 2, others=())
+    copies = copies_of([each.holdings for each in (whole, whole, half)], [each.others for each in (whole, whole, half)])
+    assert copies == [{W: (Box((0, 0), (4, 3)),), LR: ()}, {W: (Box((0, 0), (4, 3)),), LR: ()}, {W: ()}]
+    assert decode_copies(sent(encode_copies(copies[0]))) == copies[0]
+    same = ["model", "w", "", b"1"]
+    require_same([[same], [same], []])
+    with pytest.raises(Incompatible, match=r"model::w \[0:2\] is not the same on ranks 0, 2 and 1") as refused:
+        require_same([[same, ["model", "w", "[0:2]", rank]] for rank in (b"a", b"b", b"a")])
+    assert refused.value.details["tensors"] == ["model::w"]
 
 
 def test_a_value_is_written_by_the_first_rank_that_has_it() -> None:
@@ -44,9 +74,32 @@ def test_offers_and_shares_are_what_was_sent() -> None:
     assert digest(given.encode()) == digest(offer(0, 4).encode()) != digest(offer(0, 3).encode())
 
 
-def test_stages_with_other_parameters_under_the_same_numbers_are_refused() -> None:
-    with pytest.raises(Incompatible, match="ranks 0 and 1 have different parameters"):
-        shares([offer(0, 2), offer(2, 4, parameters=("v",))])
+def test_parameters_of_stages_are_put_together_by_name() -> None:
+    assert joined([groups("a", "b"), groups("a", "b"), {}]) == {}
+    assert joined([groups("a", "b"), groups("b", "c"), {}]) == {"optimizer": [["a", "b", "c"]]}
+    first = offer(0, 2)
+    second = offer(2, 4)._replace(groups=groups("v"))
+    together = to_put_together([first, second])
+    assert together == {"optimizer": [["w", "v"]]}
+    made = [each._replace(together=together) for each in (first, second)]
+    assert to_put_together(made) is None
+    assert to_put_together([made[0], made[0]]) == {}
+    assert digest(made[0].encode()) != digest(first.encode())
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        (groups("0", is_named=False), "nothing says what those of rank 1 are called"),
+        (groups("v", settings=b"other"), "differ in number or settings"),
+        ({"optimizer": groups("v")["optimizer"] * 2}, "differ in number or settings"),
+    ],
+)
+def test_stages_whose_parameters_cannot_be_put_together_are_refused(
+    others: dict[str, tuple[Group, ...]], told: str
+) -> None:
+    with pytest.raises(Incompatible, match=f"optimizer: ranks 0 and 1 have different parameters.*{told}"):
+        joined([groups("w"), others])
 
 
 def test_boxes_that_leave_a_hole_are_refused() -> None:

@@ -1,16 +1,17 @@
 """Tensor subclasses: rebuilt through their own protocol, or refused by name."""
 
-import sys
-from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 import torch
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
 from torch.utils import _pytree
 
 from moonclip.state import FlatContainer, flatten, unflatten
 from store.errors import Corrupt, Incompatible, Unsafe
 from store.format import values
+from tests.ranks import rank_of, spread
 from tests.state_trip import loaded, stored, trip
 
 
@@ -109,10 +110,18 @@ def test_a12_a_wrapper_without_the_protocol_is_refused() -> None:
         flatten({"w": Wrapper()})
 
 
-def test_a_tensor_spread_over_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.distributed.tensor", SimpleNamespace(DTensor=Wrapper))
-    with pytest.raises(Incompatible, match=r"state: 'w': .*gather it with \.full_tensor"):
-        flatten({"w": Wrapper()})
+def test_a_tensor_spread_over_ranks_is_refused() -> None:
+    with rank_of(0, 2) as mesh, pytest.raises(Incompatible, match=r"state: 'w': .*gather it with \.full_tensor"):
+        flatten({"w": spread(torch.ones(4, 3), mesh, (Shard(0),))})
+
+
+@pytest.mark.parametrize(("ranks", "placement"), [(1, Shard(0)), (2, Replicate())])
+def test_a_tensor_that_a_rank_has_all_of_is_kept_as_a_plain_one(ranks: int, placement: Placement) -> None:
+    full = torch.rand(4, 3)
+    with rank_of(0, ranks) as mesh:
+        back = trip({"x": torch.nn.Parameter(spread(full, mesh, (placement,)))})["x"]
+    assert type(back) is torch.Tensor
+    assert back.equal(full)
 
 
 def test_a12_a_subclass_in_name_only_is_kept_as_a_tensor() -> None:
