@@ -4,19 +4,18 @@ Straight into their targets where these lie in C order on the host, else by way 
 tensor that is spread over ranks each reads the chunks that overlap its own shards, and talks with nobody.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import torch
 
 from store.format.dtypes import dtype
-from store.format.entries import TensorEntry
+from store.format.entries import Entry, TensorEntry
 from store.limits import MIB
 from store.reading.boxes import contiguous, inner, plan_box
 from store.reading.copies import Copy
 from store.reading.retrieve import plan_whole
-from store.repository import Repository
 
 from .composites import is_distributed
 from .sharding.layouts import Part
@@ -25,6 +24,22 @@ from .tensors import dtype_name, fill, mark_written, torch_dtype, writable_bytes
 
 _TEMPORARY_BYTES: Final = 256 * MIB
 """Temporaries that are held at once, unless a single tensor is larger."""
+
+
+class Readable(Protocol):
+    """What tensors are read from: a :class:`~store.repository.Repository`, or files of other tools."""
+
+    def bring(self, entries: Iterable[Entry], /) -> None:
+        """Get what is not here yet."""
+        ...
+
+    def read_copies(self, copies: Iterable[Copy], /, *, verify_hash: bool = False) -> None:
+        """Read what was planned.
+
+        Raises:
+            Corrupt: something is damaged. Targets may be partly written.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,20 @@ class Read:
     out: torch.Tensor
 
 
+class LocalRead(NamedTuple):
+    """A stored tensor, and what this process has of its target.
+
+    Attributes:
+        entry: the tensor as stored.
+        tensor: this process's memory; of the tensor's dtype, or one that it is cast to.
+        parts: boxes of the stored tensor, and where each goes in ``tensor``; ``None`` if it is all of it.
+    """
+
+    entry: TensorEntry
+    tensor: torch.Tensor
+    parts: tuple[Part, ...] | None = None
+
+
 def empty_for(entry: TensorEntry, shape: Sequence[int] | None = None) -> torch.Tensor:
     """Host memory for a stored tensor, or for some rows of it.
 
@@ -54,11 +83,11 @@ def empty_for(entry: TensorEntry, shape: Sequence[int] | None = None) -> torch.T
     return torch.empty(entry.shape if shape is None else tuple(shape), dtype=torch_dtype(entry.dtype), device="cpu")
 
 
-def read(repo: Repository, reads: Sequence[Read], *, verify_hash: bool = False) -> None:
+def read(source: Readable, reads: Sequence[Read], *, verify_hash: bool = False) -> None:
     """Read tensors in parallel, each into its place.
 
     Args:
-        repo: the store.
+        source: the store.
         reads: what to read.
         verify_hash: also check every chunk's BLAKE3, not only the checksum of what is stored.
 
@@ -66,22 +95,39 @@ def read(repo: Repository, reads: Sequence[Read], *, verify_hash: bool = False) 
         NotFound: a chunk is missing. Corrupt: a chunk is damaged. Targets may be partly written.
     """
     # Of a tensor that is spread, only what overlaps is fetched, when it is read.
-    repo.bring(one.entry for one in reads if not is_distributed(one.out))
+    source.bring(one.entry for one in reads if not is_distributed(one.out))
+    mine = [LocalRead(one.entry, *held(one.out)) for one in reads]
+    try:
+        read_local(source, mine, verify_hash=verify_hash)
+    finally:
+        mark_written(*(one.out for one in reads))
+
+
+def read_local(source: Readable, reads: Sequence[LocalRead], *, verify_hash: bool = False) -> None:
+    """Read boxes of tensors in parallel, each into its place. What has to be fetched is fetched when it is read.
+
+    Args:
+        source: the store.
+        reads: what to read.
+        verify_hash: as for :func:`read`.
+
+    Raises:
+        NotFound: a chunk is missing. Corrupt: a chunk is damaged. Targets may be partly written.
+    """
     direct: list[Copy] = []
-    indirect: list[_Local] = []
-    mine = [_Local(one.entry, *held(one.out)) for one in reads]
-    for one in mine:
+    indirect: list[LocalRead] = []
+    for one in reads:
         view = writable_bytes(one.tensor) if dtype_name(one.tensor.dtype) == one.entry.dtype else None
         if view is None:
             indirect.append(one)
         else:
             direct += planned(one.entry, one.tensor.shape, one.parts, view)
     try:
-        repo.read_copies(direct, verify_hash=verify_hash)
+        source.read_copies(direct, verify_hash=verify_hash)
     finally:
-        mark_written(*(one.out for one in reads), *(one.tensor for one in mine if one.parts is not None))
+        mark_written(*(one.tensor for one in reads if one.parts is not None))
     for batch in _batches(indirect):
-        _read_by_way_of_temporaries(repo, batch, verify_hash=verify_hash)
+        _read_by_way_of_temporaries(source, batch, verify_hash=verify_hash)
 
 
 def planned(entry: TensorEntry, shape: tuple[int, ...], parts: Sequence[Part] | None, memory: memoryview) -> list[Copy]:
@@ -99,22 +145,14 @@ def planned(entry: TensorEntry, shape: tuple[int, ...], parts: Sequence[Part] | 
     return [copy for part in parts for copy in plan_box(entry, part.box, inner(target, part.local))]
 
 
-class _Local(NamedTuple):
-    """A stored tensor, and what this process has of its target."""
-
-    entry: TensorEntry
-    tensor: torch.Tensor
-    parts: tuple[Part, ...] | None
-
-
-def _read_by_way_of_temporaries(repo: Repository, batch: Sequence[_Local], *, verify_hash: bool) -> None:
+def _read_by_way_of_temporaries(source: Readable, batch: Sequence[LocalRead], *, verify_hash: bool) -> None:
     temporaries = [empty_for(one.entry, one.tensor.shape) for one in batch]
     copies: list[Copy] = []
     for one, temporary in zip(batch, temporaries, strict=True):
         view = writable_bytes(temporary)
         if view is not None:  # else there is nothing in it
             copies += planned(one.entry, temporary.shape, one.parts, view)
-    repo.read_copies(copies, verify_hash=verify_hash)
+    source.read_copies(copies, verify_hash=verify_hash)
     for one, temporary in zip(batch, temporaries, strict=True):
         if temporary.dtype == one.tensor.dtype:
             fill(one.tensor, temporary)
@@ -122,8 +160,8 @@ def _read_by_way_of_temporaries(repo: Repository, batch: Sequence[_Local], *, ve
             one.tensor.detach().copy_(temporary)
 
 
-def _batches(reads: Sequence[_Local]) -> Iterator[list[_Local]]:
-    batch: list[_Local] = []
+def _batches(reads: Sequence[LocalRead]) -> Iterator[list[LocalRead]]:
+    batch: list[LocalRead] = []
     batch_bytes = 0
     for one in reads:
         size_bytes = one.tensor.numel() * dtype(one.entry.dtype).item_bytes

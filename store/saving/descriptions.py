@@ -24,6 +24,7 @@ class Description(NamedTuple):
         is_second: whether the parent is the first of its line: then no chain can be long.
         trees: the parent's items that are here.
         excerpt: where all of that lies; nothing if all ranks remember their last save.
+        branch: where it is to be committed, for ranks that nobody tells the snapshot's id.
     """
 
     world_size: int
@@ -31,11 +32,12 @@ class Description(NamedTuple):
     is_second: bool
     trees: Mapping[str, TreeId]
     excerpt: Excerpt
+    branch: str = ""
 
     def encode(self) -> bytes:
         """Its file's content."""
-        node = [self.world_size, self.ordinal, self.is_second, dict(self.trees), encode_excerpt(self.excerpt)]
-        return sealed(canonical.encode(node))
+        counts = [self.world_size, self.ordinal, self.is_second]
+        return sealed(canonical.encode([*counts, dict(self.trees), encode_excerpt(self.excerpt), self.branch]))
 
     @classmethod
     def decode(cls, data: bytes, what: str) -> "Description":
@@ -49,11 +51,12 @@ class Description(NamedTuple):
 
 
 def _from(node: Node, what: str) -> Description:
-    world_size, ordinal, is_second, trees, excerpt = node
+    world_size, ordinal, is_second, trees, excerpt, branch = node
     return Description(
         fields.count(world_size, what),
         fields.count(ordinal, what),
         bool(is_second),
         {fields.text(name, what): TreeId(fields.object_id(tree, what)) for name, tree in trees.items()},
         decode_excerpt(excerpt),
+        fields.text(branch, what),
     )

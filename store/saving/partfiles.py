@@ -121,6 +121,34 @@ def remove_parts(root: Path, files: Files, snapshot: str) -> None:
         files.remove_directory(directory)
 
 
+def is_there(root: Path, files: Files, snapshot: str) -> bool:
+    """Whether a snapshot's directory is."""
+    return files.exists(_directory(root, snapshot))
+
+
+def release_parts(root: Path, files: Files, snapshot: str) -> None:
+    """Remove a snapshot's directory as far as that can be done: what stays is found by its dead lease."""
+    with suppress(OSError):
+        remove_parts(root, files, snapshot)
+
+
+def copy_part(root: Path, files: Files, apart: str, snapshot: str, rank: int) -> None:
+    """Hand in, as a rank's part of a snapshot, what that rank stored as rank 0 of another.
+
+    It stays where it was as well: at no moment are its packs named nowhere.
+
+    Raises:
+        SnapshotGone: one of the two is not there any more.
+        Corrupt: the part is damaged.
+        OSError: it could not be read or written.
+    """
+    try:
+        part = _read(root, files, apart, 0)
+    except FileNotFoundError:
+        raise gone(apart) from None
+    write_part(root, files, snapshot, part._replace(rank=rank))
+
+
 def gone(snapshot: str) -> SnapshotGone:
     """The error for a snapshot that is not in the making."""
     return SnapshotGone(

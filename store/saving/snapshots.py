@@ -11,6 +11,7 @@ whoever opens the store next, or gc, removes. No clock is asked: a creator may b
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -19,6 +20,7 @@ from ..errors import Busy, Conflict, Corrupt, Incompatible, MoonclipError, NotFo
 from ..format.entries import Entry
 from ..format.objects import TreeNode
 from ..format.pack import PackTable
+from ..format.values import Plain
 from ..ids import CommitId, ObjectId, PackId, TreeId
 from ..index import Place
 from ..limits import STORE_ATTEMPTS
@@ -34,10 +36,19 @@ from .inputs import ItemInput
 from .leases import Lease, acquire_lease
 from .lines import Line
 from .packseries import PackSeries
-from .partfiles import begin_parts, gone, packs_of_parts, ranks_handed_in, read_parts, remove_parts
+from .partfiles import (
+    begin_parts,
+    copy_part,
+    gone,
+    packs_of_parts,
+    ranks_handed_in,
+    read_parts,
+    release_parts,
+    write_part,
+)
 from .parts import Part
 from .phases import Phases
-from .publish import HolesFound, add_to_index, move_branch
+from .publish import Approve, HolesFound, add_to_index, move_branch
 from .rankindex import Excerpt, excerpt_of
 from .saver import SaveRequest, require_legal
 
@@ -98,6 +109,8 @@ class Snapshot:
         self._request = request
         self._lease = lease
         self._begun = 0
+        self._first = 0
+        self._taken: list[str] = []
         self._line = Line(request, repository.index, repository.absences, repository.reader)
 
     def missing_ranks(self) -> list[int]:
@@ -105,13 +118,47 @@ class Snapshot:
         there = set(ranks_handed_in(self._root, self._repo.files, self.id))
         return [rank for rank in range(self.world_size) if rank not in there]
 
-    def finalize(self) -> CommitId:
-        """Publish what the ranks have stored, as one commit.
+    def take_over(self, rank: int, apart: str | None) -> None:
+        """Take what a rank has stored apart as its part of this snapshot. Its place there goes once this is published.
+
+        Args:
+            rank: which.
+            apart: the id of its ``apart.Apart``; ``None`` if it has nothing to store.
+
+        Raises:
+            SnapshotGone: the rank let go of it, or ended.
+            Corrupt: it is damaged.
+            OSError: it could not be read or written.
+        """
+        if apart is None:
+            write_part(self._root, self._repo.files, self.id, Part(rank, (), {}))
+            return
+        copy_part(self._root, self._repo.files, apart, self.id, rank)
+        self._taken.append(apart)
+
+    def describe(self, metadata: Mapping[str, Plain], first: int = 0) -> None:
+        """Say what is known only once ranks have stored.
+
+        Args:
+            metadata: what the commit carries in place of what was asked for.
+            first: the rank that says in which order things lie, also such as other ranks store.
+
+        Raises:
+            Incompatible: the metadata cannot be stored.
+        """
+        request = replace(self._request, metadata=metadata)
+        require_legal(request)
+        self._request = request
+        self._first = first
+
+    def finalize(self, approve: Approve | None = None) -> CommitId:
+        """Publish what the ranks have stored, as one commit, if ``approve`` lets it once all is durable.
 
         Where this fails before the commit has a name, the snapshot stays in the making: mend what is told, and finalize
         again.
 
         Raises:
+            BaseException: what ``approve`` raises. Refs are as before.
             PartsMissing: ranks have not handed in their part; names them.
             PartsOutdated: what ranks counted on was swept meanwhile; have those that it names store theirs ``again``.
             Incompatible: the parts do not fit together: a hole or an overlap in a tensor, values that differ.
@@ -128,7 +175,7 @@ class Snapshot:
         commit, trees = self._publish(stored)
         request = self._request
         try:
-            move_branch(repo.refs, request.branch, request.left or request.parent, commit, request.message)
+            move_branch(repo.refs, request.branch, request.left or request.parent, commit, request.message, approve)
         except (Conflict, Corrupt, NotDurable):  # the commit has a name: nothing is left to do for this snapshot
             self._end()
             raise
@@ -161,22 +208,21 @@ class Snapshot:
         files, packs = self._repo.files, frozenset[PackId]()
         with suppress(MoonclipError, OSError):
             packs = packs_of_parts(self._root, files, self.id)
-        with suppress(OSError):
-            remove_parts(self._root, files, self.id)
+        release_parts(self._root, files, self.id)
         for pack in packs:  # not those that the index refers to, if it came to that
             with suppress(MoonclipError, OSError):
                 self._take_away(self._repo.packs.table(pack))
 
     def _end(self) -> None:
         """It is published: parts are not needed any more, nor is the lease."""
-        with suppress(OSError):
-            remove_parts(self._root, self._repo.files, self.id)
+        for each in (self.id, *self._taken):
+            release_parts(self._root, self._repo.files, each)
         self._lease.release()
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
     def _stored(self, parts: Sequence[Part]) -> _Stored:
-        items = assemble(parts)
+        items = assemble(sorted(parts, key=lambda part: part.rank != self._first))
         storers: dict[PackId, list[int]] = {}
         for part in parts:
             for pack in part.packs:
@@ -278,7 +324,7 @@ def create_snapshot(
     line = Line(request, repository.index, repository.absences, repository.reader)
     trees = {} if ranks_remember else line.expected
     excerpt = _excerpt(repository, trees.values())
-    told = Description(world_size, line.ordinal, line.is_second, trees, excerpt)
+    told = Description(world_size, line.ordinal, line.is_second, trees, excerpt, request.branch)
     lease = acquire_lease(repository.layout.root, repository.files)
     snapshot = Snapshot(repository, request, world_size, lease)
     try:
