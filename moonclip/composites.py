@@ -18,6 +18,7 @@ from .classes import dotted, name_of, resolve
 from .containers import Parts
 from .policy import Policy
 from .refusals import Refused
+from .sharding.placed import is_placed
 from .tensors import is_tensor_like
 
 Fields = Mapping[str, Any]
@@ -64,9 +65,14 @@ def is_plainly_strided(obj: object) -> TypeGuard[torch.Tensor]:
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """Whether this is a DTensor. Nothing can be one unless that module, which takes long to load, was imported."""
+    """Whether this is a DTensor, or stands in for a tensor of which a person said where it lies.
+
+    Nothing can be a DTensor unless that module, which takes long to load, was imported.
+    """
     if type(tensor) in PLAIN_CLASSES:
         return False
+    if is_placed(tensor):
+        return True
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -126,13 +132,26 @@ def _subclassed(tensor: torch.Tensor) -> torch.Tensor | Parts:
     if torch.nn.parameter.is_lazy(tensor):
         raise Refused(Incompatible, f"{text} has no shape yet; run the module once before it is saved")
     if is_distributed(tensor):
-        raise Refused(Incompatible, f"{text} is spread over ranks; gather it with .full_tensor()")
+        return _all_here(tensor, text)
     if hasattr(cls, "__tensor_flatten__"):
         return _split_subclass(tensor)
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise Refused(Incompatible, f"{text} is a tensor subclass without __tensor_flatten__; save its inner tensors")
     with torch._C.DisableTorchFunctionSubclass():
         return _tensor(tensor.as_subclass(torch.Tensor))
+
+
+def _all_here(tensor: torch.Tensor, text: str) -> torch.Tensor:
+    """A DTensor that this process has all of: one rank's own, or a copy."""
+    from .sharding.dtensors import shards_of  # loads torch.distributed.tensor, as whoever made this one has
+
+    shards = shards_of(tensor)
+    if shards.local.shape != tensor.shape:
+        raise Refused(
+            Incompatible,
+            f'{text} is spread over ranks; save on all of them, world_size="auto", or gather it with .full_tensor()',
+        )
+    return shards.local
 
 
 def _split_subclass(tensor: Any) -> Parts:

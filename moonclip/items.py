@@ -18,8 +18,10 @@ from . import optimizers, rng
 from .entries import FlatState
 from .filling import SKIPPED, fill
 from .matching import Match, match
-from .numbering import Ids
+from .numbering import Ids, Parameters
 from .policy import Policy
+from .sharding.placed import place
+from .specs import Resharder
 from .state import flatten
 from .stored import StoredItem, respelled
 from .targets import target_state
@@ -128,7 +130,8 @@ def prepare(
     *,
     strict: bool,
     names: set[str] | None,
-    parameters: Mapping[int, str],
+    parameters: Parameters,
+    resharder: Resharder | None = None,
 ) -> Prepared:
     """Compare a target with what is stored for it, and say how it will take that in. Writes nothing.
 
@@ -138,19 +141,23 @@ def prepare(
         policy: whether classes may be imported.
         strict: see :func:`moonclip.matching.match`.
         names: names to load, or ``None`` for all.
-        parameters: what modules among the targets call their parameters, by ``id``.
+        parameters: what is known of parameters by name.
+        resharder: says what of a global tensor the target's hold.
 
     Raises:
-        Incompatible: the target holds something that has no stored form.
+        Incompatible: the target holds something that has no stored form, or what the resharder says does not fit it.
     """
     if isinstance(target, torch.optim.Optimizer):
         found, ids = optimizers.match_optimizer(target, stored, policy, parameters)
-        return Prepared(stored, names, _whole(found, stored, names), lambda state: _load_optimizer(target, state, ids))
+        found = _whole(found, stored, names, resharder)
+        return Prepared(stored, names, found, lambda state: _load_optimizer(target, state, ids))
     if is_stateful(target) and not isinstance(target, torch.nn.Module):
-        match_nothing = _whole(Match(stored.name), stored, names)
+        match_nothing = _whole(Match(stored.name), stored, names, resharder)
         return Prepared(stored, names, match_nothing, lambda state: _load_object(target, state))
     is_module = isinstance(target, torch.nn.Module)
     live = flatten(target_state(target) if is_module else target, policy, stored.name, is_target=True)
+    if resharder is not None:
+        place(live, resharder, stored.name)
     spelling = respelling(stored.entries.keys(), live.entries)
     if spelling:
         stored = respelled(stored, spelling)
@@ -162,9 +169,11 @@ def prepare(
     return Prepared(stored, names, found, lambda state: _load_module(target, state))
 
 
-def _whole(found: Match, stored: StoredItem, names: set[str] | None) -> Match:
+def _whole(found: Match, stored: StoredItem, names: set[str] | None, resharder: Resharder | None) -> Match:
     if names is not None and not stored.entries.keys() <= names:
         found.mismatch("", "its object takes its state whole, not by names")
+    if resharder is not None:
+        found.mismatch("", "its object takes its state whole, not resharded; give its state_dict() as the target")
     return found
 
 

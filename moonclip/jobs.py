@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from store.errors import MoonclipError, NotUnchanged, SaveFailed
 from store.ids import CommitId
+from store.naming.tags import Better
 from store.saving.arenas import Arena
+from store.saving.ingest import Counts
 from store.saving.saver import SaveRequest
 from store.upkeep.retention import Keep
 from store.worker.messages import Order, Outcome
@@ -25,12 +27,17 @@ class SaveFuture(Future[str]):
     Attributes:
         profile: where the time went, in seconds by phase, complete once it is done: ``wait`` (for the save before),
             ``flatten`` and ``capture`` as they blocked the caller, ``written`` from the hand-over until the save was
-            durable; beside these, the engine's own phases.
+            durable, ``finalize`` if there is such a callback; beside these, the engine's own phases.
+        counts: chunks and bytes, likewise; ``None`` if it did not come to that.
+        commit: the commit's hex id, once it is made: also where the Future has an error because something failed that
+            comes after it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.profile: dict[str, float] = {}
+        self.counts: Counts | None = None
+        self.commit: str | None = None
         self.set_running_or_notify_cancel()
 
 
@@ -44,11 +51,12 @@ class SaveJob:
         capture: the items.
         last: commit of the last save, if its arena still holds what was committed then.
         tag: name of a tag to put on the commit.
-        overwrite: whether that tag may be moved.
+        overwrite: whether that tag may be moved, or when.
         keep: what to keep of all commits once it is made; ``None`` for everything.
         on_commit: told of the commit.
         on_failure: told of what went wrong, before the Future is.
         submit: has a save made in the background.
+        finalize: told of the commit once it is published, before the Future is; ``None`` if nobody is.
         future: what the caller holds.
     """
 
@@ -57,11 +65,12 @@ class SaveJob:
     capture: Capture
     last: CommitId | None
     tag: str | None
-    overwrite: bool
+    overwrite: bool | Better
     keep: Keep | None
     on_commit: Callable[[CommitId], None]
     on_failure: Callable[[SaveFailed], None]
     submit: Callable[["SaveJob"], None]
+    finalize: Callable[[CommitId], None] | None = None
     future: SaveFuture = field(default_factory=SaveFuture)
     _handed_over_ns: int = 0
 
@@ -94,36 +103,67 @@ class SaveJob:
                 return
             except BaseException as error:  # noqa: BLE001 - belongs to the Future, as whatever ends a save
                 outcome = Outcome(error=error)
-        self.conclude(outcome)
-        if outcome.error is None:
+        fault = self.conclude(outcome)
+        if fault is None:
             assert outcome.commit is not None
             self.future.set_result(outcome.commit.hex())
             return
-        failure = failure_of(self.request.step, outcome.error)
+        failure = failure_of(self.request.step, fault, self.future.commit)
         self.on_failure(failure)
         self.future.set_exception(failure)
 
-    def conclude(self, outcome: Outcome) -> None:
-        """Draw the conclusions for the saves that follow."""
+    def conclude(self, outcome: Outcome) -> BaseException | None:
+        """Draw the conclusions for the saves that follow, and tell of a commit.
+
+        Returns:
+            What is wrong with the save after that.
+        """
+        error, self.future.counts = outcome.error, outcome.counts
         if outcome.commit is not None:
             self.binding.bind(self.binding.branch, outcome.commit)
             self.on_commit(outcome.commit)
+            self.future.commit = outcome.commit.hex()
         elif outcome.error is not None:
             self.binding.follow(self.request, outcome.error)
         profile = self.future.profile
         if self._handed_over_ns:
             profile["written"] = (time.perf_counter_ns() - self._handed_over_ns) / 1e9
         profile |= outcome.seconds
-        if os.environ.get("MOONCLIP_PROFILE", "0") != "0":
+        if outcome.commit is not None and error is None and self.finalize is not None:
+            error = finalized(self.finalize, outcome.commit, profile)
+        if os.environ.get("MOONCLIP_PROFILE", "") not in {"", "0"}:
             with suppress(OSError, ValueError):  # nobody reads it; the Future's callers still wait
                 _print_profile(self.request.step, profile)
+        return error
 
 
-def failure_of(step: int | None, error: BaseException) -> SaveFailed:
-    """What is told of a save that failed."""
+def finalized(
+    finalize: Callable[[CommitId], None], commit: CommitId, profile: dict[str, float]
+) -> BaseException | None:
+    """Tell a person of a commit; gives what that raised, and puts into the profile how long it took."""
+    started_ns = time.perf_counter_ns()
+    try:
+        finalize(commit)
+    except BaseException as error:  # noqa: BLE001 - belongs to the save's Future
+        return error
+    finally:
+        profile["finalize"] = (time.perf_counter_ns() - started_ns) / 1e9
+    return None
+
+
+def failure_of(step: int | None, error: BaseException, commit: str | None = None) -> SaveFailed:
+    """What is told of a save that failed.
+
+    Args:
+        step: its step.
+        error: what failed.
+        commit: hex id of what was committed all the same.
+    """
     what = "a save without a step" if step is None else f"the save of step {step}"
     reason = str(error) if isinstance(error, MoonclipError) else f"{type(error).__name__}: {error}"
-    failure = SaveFailed(f"{what} failed: {reason}", step=step)
+    if commit is not None:
+        reason = f"{reason}; it is committed all the same, as {commit[:8]}"
+    failure = SaveFailed(f"{what} failed: {reason}", step=step, **({} if commit is None else {"commit": commit}))
     failure.__cause__ = error
     return failure
 

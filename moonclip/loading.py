@@ -1,8 +1,8 @@
 """Loading: everything is compared before anything is written, then all tensors are read at once."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -13,17 +13,21 @@ from store.ids import short
 from store.repository import Repository
 from store.upkeep.collector import collector_paused
 
+from .elsewhere import NOWHERE, Elsewhere
 from .entries import LoadedTensor
 from .items import Prepared, is_stateful, prepare
 from .lazy import LazySource, LazyTensor
 from .matching import Match, is_closed
-from .numbering import parameter_names
+from .numbering import Parameters, parameter_names
 from .plans import Plan
 from .policy import Policy
 from .reading import read
 from .refusals import located
+from .reports import Loading
+from .specs import Resharder
 from .state import unflatten
 from .stored import StoredItem, ancestors, full_name, items_matching, names_matching, read_item
+from .targets import held_bytes
 
 VERIFY: Final = ("fast", "full")
 """Levels of verification: what is stored against its checksum; and what it decodes to against the chunk's BLAKE3."""
@@ -42,6 +46,10 @@ class Wanted:
         strict: whether names and dtypes have to agree exactly. If not, names that only one side has are passed over,
             and tensors are cast where torch casts them without changing their kind of number.
         verify_hash: whether every chunk is checked against its BLAKE3, too.
+        resharders: by item, see :data:`~moonclip.specs.Resharder`.
+        loading: keeps account of how it goes.
+        elsewhere: what other ranks take.
+        optional: items whose target stays as it is, with a warning, where the commit has none.
     """
 
     into: Mapping[str, Any] | None = None
@@ -49,6 +57,10 @@ class Wanted:
     names: Sequence[str] | None = None
     strict: bool = True
     verify_hash: bool = False
+    resharders: Mapping[str, Resharder] = field(default_factory=dict)
+    loading: Loading = field(default_factory=Loading)
+    elsewhere: Elsewhere = NOWHERE
+    optional: Collection[str] = ()
 
 
 def verifies_hash(verify: str) -> bool:
@@ -96,25 +108,21 @@ def load(
 def _load(
     repo: Repository, commit: Commit, wanted: Wanted, policy: Policy, require: Callable[[Sequence[Plan]], None] | None
 ) -> dict[str, Any]:
-    stored, problems = _stored(repo, commit, wanted)
-    names = None if wanted.names is None else names_matching(stored, wanted.names)
-    parameters = parameter_names(wanted.into or {})
-    prepared = [
-        _prepare(item, wanted, policy, None if names is None else names[item.name], parameters)
-        for item in stored
-        if names is None or item.name in names
-    ]
-    problems += [problem for one in prepared for problem in one.match.problems(strict=wanted.strict)]
-    _require_none(commit, problems)
-    plans = [_plan(one, wanted, policy) for one in prepared]
-    if require is not None:
-        require(plans)
-    _tell_passed_over(plans)
-    for plan in plans:
-        plan.match.make_ready()
-    read(repo, [one for plan in plans for one in plan.reads()], verify_hash=wanted.verify_hash)
-    built = [plan.built() for plan in plans]
-    return {one.stored.name: one.finish(state) for one, state in zip(prepared, built, strict=True)}
+    loading = wanted.loading
+    loading.commit = commit
+    with loading.phase("compare"):
+        prepared = _prepared(repo, commit, wanted, policy)
+        plans = [_plan(one, wanted, policy) for one in prepared]
+        if require is not None:
+            require(plans)
+        _tell_passed_over(plans)
+    with loading.phase("read"):
+        for plan in plans:
+            plan.match.make_ready()
+        _read(repo, plans, loading, verify_hash=wanted.verify_hash)
+    with loading.phase("place"):
+        built = [plan.built() for plan in plans]
+        return {one.stored.name: one.finish(state) for one, state in zip(prepared, built, strict=True)}
 
 
 def load_lazily(source: LazySource, commit: Commit, wanted: Wanted, policy: Policy) -> dict[str, Any]:
@@ -154,7 +162,13 @@ def load_lazily(source: LazySource, commit: Commit, wanted: Wanted, policy: Poli
 
 
 def load_tensors(
-    repo: Repository, commit: Commit, names: Sequence[str], policy: Policy, *, verify_hash: bool = False
+    repo: Repository,
+    commit: Commit,
+    names: Sequence[str],
+    policy: Policy,
+    *,
+    verify_hash: bool = False,
+    loading: Loading | None = None,
 ) -> dict[str, Any]:
     """Tensors by full name, ``item::name``.
 
@@ -164,18 +178,42 @@ def load_tensors(
         names: as in :class:`Wanted`; the name of a container asks for all tensors in it.
         policy: what decoding may do.
         verify_hash: as in :class:`Wanted`.
+        loading: likewise.
 
     Raises:
         NotFound: a name that is no tensor's. Corrupt: stored bytes are damaged.
     """
+    loading = loading or Loading()
     items = [_without_values(read_item(repo, commit, item)) for item in commit.items]
     found = names_matching(items, names)
     plans = [Plan(item, Match(item.name), found[item.name], policy) for item in items if item.name in found]
-    read(repo, [one for plan in plans for one in plan.reads()], verify_hash=verify_hash)
+    with loading.phase("read"):
+        _read(repo, plans, loading, verify_hash=verify_hash)
     return {name: tensor for plan in plans for name, tensor in _tensors(plan, policy)}
 
 
+def _read(repo: Repository, plans: Sequence[Plan], loading: Loading, *, verify_hash: bool) -> None:
+    reads = [one for plan in plans for one in plan.reads()]
+    read(repo, reads, verify_hash=verify_hash)
+    loading.read_bytes += sum(map(held_bytes, (one.out for one in reads)))
+
+
 # --- planning -----------------------------------------------------------------------------------------------------
+
+
+def _prepared(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) -> list[Prepared]:
+    """Items and targets, compared; all that does not fit is told at once."""
+    stored, problems = _stored(repo, commit, wanted)
+    names = None if wanted.names is None else names_matching(stored, wanted.names)
+    parameters = Parameters(parameter_names(wanted.into or {}), wanted.elsewhere.parameters)
+    prepared = [
+        _prepare(item, wanted, policy, None if names is None else names[item.name], parameters)
+        for item in stored
+        if names is None or item.name in names
+    ]
+    problems += [problem for one in prepared for problem in one.match.problems(strict=wanted.strict)]
+    _require_none(commit, problems)
+    return prepared
 
 
 def _stored(repo: Repository, commit: Commit, wanted: Wanted) -> tuple[list[StoredItem], list[str]]:
@@ -184,19 +222,28 @@ def _stored(repo: Repository, commit: Commit, wanted: Wanted) -> tuple[list[Stor
         return [read_item(repo, commit, item) for item in items_matching(commit, wanted.items)], []
     asked = list(wanted.into) if wanted.items is None else items_matching(commit, wanted.items)
     here = [item for item in asked if item in commit.items and item in wanted.into]
-    lacking = [item for item in asked if item not in commit.items] if wanted.strict else []
+    absent = [item for item in asked if item not in commit.items]
+    for item in absent:
+        if item in wanted.optional:
+            _log.warning("commit %s has no %s: it stays as it is; give it to save, too", short(commit.id), item)
+    lacking = [item for item in absent if item not in wanted.optional] if wanted.strict else []
     problems = [f"{item}: no such item in the commit, which has {', '.join(commit.items)}" for item in lacking]
     return [read_item(repo, commit, item) for item in here], problems
 
 
 def _prepare(
-    item: StoredItem, wanted: Wanted, policy: Policy, names: set[str] | None, parameters: Mapping[int, str]
+    item: StoredItem, wanted: Wanted, policy: Policy, names: set[str] | None, parameters: Parameters
 ) -> Prepared:
     target = None if wanted.into is None else wanted.into[item.name]
     if target is None:
         return Prepared(item, names, Match(item.name), _itself)
     with located(item.name):
-        return prepare(item, target, policy, strict=wanted.strict, names=names, parameters=parameters)
+        resharder = wanted.resharders.get(item.name)
+        prepared = prepare(
+            item, target, policy, strict=wanted.strict, names=names, parameters=parameters, resharder=resharder
+        )
+    prepared.match.elsewhere.update(wanted.elsewhere.entries.get(item.name, ()))
+    return prepared
 
 
 def _plan(one: Prepared, wanted: Wanted, policy: Policy) -> Plan:

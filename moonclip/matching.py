@@ -14,16 +14,14 @@ from store.format.entries import ContainerEntry, Entry, TensorEntry, ValueEntry
 from store.format.values import Plain, Tagged
 
 from .composites import form
+from .containers import OPEN
 from .entries import FlatContainer, FlatEntry, FlatState, FlatTensor
 from .names import METADATA, ROOT, join, last_segment, parent_of, segment
 from .refusals import Refused
-from .state import PLAIN_CONTAINERS, SEQUENCES
+from .state import SEQUENCES
 from .stored import StoredItem, ancestors, full_name
 from .targets import held, materialize, with_memory
 from .tensors import dtype_name, overlaps_itself, torch_dtype
-
-OPEN: Final = PLAIN_CONTAINERS | {"namedtuple"}
-"""Containers whose tensors are written one by one; the tensors of any other make up one object, built anew."""
 
 _NUMBERS: Final = (bool, int, float, complex)
 
@@ -42,6 +40,7 @@ class Match:
         closed: names of the target that stand for all that is below them.
         made: names whose tensor takes the place of the target's, which had no memory.
         module: the target, if it is a module.
+        elsewhere: names among ``unexpected`` that other ranks take.
     """
 
     item: str
@@ -53,6 +52,7 @@ class Match:
     closed: set[str] = field(default_factory=set)
     made: set[str] = field(default_factory=set)
     module: torch.nn.Module | None = None
+    elsewhere: set[str] = field(default_factory=set)
 
     def problems(self, *, strict: bool) -> list[str]:
         """One line for each thing that stands in the way."""
@@ -60,9 +60,14 @@ class Match:
             return self.mismatches
         return [
             *(f"{full_name(self.item, name)}: missing in the commit" for name in self.missing),
-            *(f"{full_name(self.item, name)}: in the commit, but not in the target" for name in self.unexpected),
+            *(f"{full_name(self.item, name)}: in the commit, but not in the target" for name in self.without_target),
             *self.mismatches,
         ]
+
+    @property
+    def without_target(self) -> list[str]:
+        """Names the commit has that nobody takes."""
+        return [name for name in self.unexpected if name not in self.elsewhere]
 
     def mismatch(self, name: str, reason: str) -> None:
         """Note that an entry does not fit."""

@@ -13,6 +13,7 @@ from .matching import Match, is_closed
 from .names import METADATA, last_segment
 from .policy import Policy
 from .reading import Read, empty_for
+from .sharding.placed import is_placed
 from .state import unflatten
 from .stored import StoredItem, ancestors
 from .values import from_plain
@@ -68,7 +69,7 @@ class Plan:
     @property
     def passed_over(self) -> list[str]:
         """Names that are on one side only."""
-        return [*self.match.missing, *self.match.unexpected]
+        return [*self.match.missing, *self.match.without_target]
 
     def reads(self) -> Iterator[Read]:
         """Every memory that has to be filled, once."""
@@ -158,7 +159,8 @@ class Plan:
         tensor = self._tensor(name)
         assert tensor is not None
         is_in_place = name not in self._new and name not in self.match.made
-        return SKIPPED if self._has_template and is_in_place else tensor
+        is_done = is_placed(tensor) or (self._has_template and is_in_place)
+        return SKIPPED if is_done else tensor
 
 
 def _place(item: str, name: str) -> str:

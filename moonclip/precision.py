@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import translate
 from re import Pattern
 from re import compile as compiled
+from types import MappingProxyType
 from typing import Final
 
 from store.errors import Incompatible
@@ -68,20 +69,25 @@ class Precision:
     Args:
         asked: a name of a dtype for all tensors, or such names by pattern, of which the first that fits counts; what
             none fits is stored as it is. ``None`` for nothing.
+        by_item: names of dtypes for all tensors of an item, by its name; these go before ``asked``. That the item has
+            tensors nobody promised, so nobody is told of one that has none.
 
     Raises:
         Incompatible: it names an unknown dtype, or is something else.
     """
 
-    def __init__(self, asked: str | Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, asked: str | Mapping[str, str] | None = None, by_item: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._is_for_all = isinstance(asked, str)
         given = {"*": asked} if isinstance(asked, str) else {} if asked is None else asked
         if not isinstance(given, Mapping):
             raise Incompatible(f"save_dtype is the name of a dtype, or such names by pattern, not {asked!r:.80}")
+        self._by_item = {item: _known(item, name) for item, name in by_item.items()}
         self._rules = [_Rule(pattern, _known(pattern, name)) for pattern, name in given.items()]
         self._found: dict[str, _Rule | None] = {}
         self._save_count = 0
-        self._is_told = self._is_for_all
+        self._is_told = self._is_for_all or not given
 
     def mark(self, states: Mapping[str, FlatState]) -> None:
         """Say of each tensor what it is to be stored as. The first saves tell of rules that are about nothing.
@@ -90,12 +96,12 @@ class Precision:
 
         Cost: 10 ms for the first save of 20,000 tensors, a fifth of that for the next ones.
         """
-        if not self._rules:
+        if not self._rules and not self._by_item:
             return
         marked: set[TensorSource] = set()
-        for path, source in _tensors(states):
-            rule = self._rule_for(path)
-            cast = _cast(source, rule.asked) if rule is not None else _UNCAST
+        for item, path, source in _tensors(states):
+            asked = self._by_item.get(item) or self._asked_by_rule(path)
+            cast = _UNCAST if asked is None else _cast(source, asked)
             if source not in marked or _width(source, cast) > _width(source, (source.stored, source.by_row)):
                 source.stored, source.by_row = cast
             marked.add(source)
@@ -103,13 +109,14 @@ class Precision:
         if not self._is_told:
             self._tell(states)
 
-    def _rule_for(self, path: str) -> _Rule | None:
+    def _asked_by_rule(self, path: str) -> str | None:
         if path not in self._found:
             found = next((rule for rule in self._rules if rule.fits(path)), None)
             if found is not None:
                 found.is_met = True
             self._found[path] = found
-        return self._found[path]
+        rule = self._found[path]
+        return None if rule is None else rule.asked
 
     def _tell(self, states: Mapping[str, FlatState]) -> None:
         """Warn of rules that met nothing, once. An optimizer that has not stepped has no tensors: it is waited for."""
@@ -120,7 +127,7 @@ class Precision:
         self._is_told = True
         if idle:
             named = ", ".join(repr(rule.pattern) for rule in idle)
-            example = next((path.replace("/", "::", 1) for path, _ in _tensors(states)), "")
+            example = next((path.replace("/", "::", 1) for _, path, _ in _tensors(states)), "")
             _log.warning(
                 "save_dtype: no tensor falls to %s: nothing is called so, or rules before it take it all; names look"
                 " like %r",
@@ -139,12 +146,12 @@ def _known(pattern: object, name: object) -> str:
     return name
 
 
-def _tensors(states: Mapping[str, FlatState]) -> Iterator[tuple[str, TensorSource]]:
-    """All tensors, by item and name with a slash between."""
+def _tensors(states: Mapping[str, FlatState]) -> Iterator[tuple[str, str, TensorSource]]:
+    """All tensors: the item, item and name with a slash between, the tensor."""
     for item, state in states.items():
         for name, entry in state.entries.items():
             if type(entry) is FlatTensor:
-                yield f"{item}/{name}" if name else item, entry.source
+                yield item, f"{item}/{name}" if name else item, entry.source
 
 
 def _cast(source: TensorSource, asked: str) -> tuple[str | None, bool]:

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,13 @@ from . import leaving
 from .binding import Binding
 from .capture.staging import Staging
 from .entries import FlatState
+from .gates import Gate
 from .items import flattened
 from .jobs import SaveFuture, SaveJob
 from .policy import Policy
 from .precision import Precision
+from .sharding.placed import assemble
+from .specs import Schema
 from .turns import Turns
 from .values import plain_metadata
 
@@ -42,18 +45,20 @@ class Wish:
     Attributes:
         items: by name.
         tag: name of a tag to put on the commit.
-        overwrite: whether that tag may be moved.
+        overwrite: whether that tag may be moved, or when.
         step: training step.
         metadata: values by name.
         message: what to say of the commit.
+        future: what the caller is given.
     """
 
     items: Mapping[str, Any]
     tag: str | None = None
-    overwrite: bool = False
+    overwrite: bool | tags.Better = False
     step: int | None = None
     metadata: Mapping[str, Any] | None = None
     message: str = ""
+    future: SaveFuture = field(default_factory=SaveFuture)
 
 
 class Recorder:
@@ -68,6 +73,8 @@ class Recorder:
         keep: what to keep of all commits after each save; ``None`` for everything.
         pushes: pushes that follow saves; ``None`` if none do.
         precision: which tensors are stored in a narrower dtype; ``None`` for no tensor.
+        schema: what was said of items beforehand; ``None`` for nothing.
+        gate: what to call on either side of a publication; ``None`` for nothing.
 
     Attributes:
         last_wait_ns: how long the last save waited for the one before it.
@@ -85,18 +92,22 @@ class Recorder:
         keep: Keep | None = None,
         pushes: Pushes | None = None,
         precision: Precision | None = None,
+        schema: Schema | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._repo = repo
         self._binding = binding
         self._policy = policy
         self._keep = keep
         self._precision = precision or Precision()
+        self._schema = schema or Schema()
+        self._gate = gate or Gate(repo, policy)
         self._turns = Turns(lambda: self._client is not None and self._client.is_current)
         self._staging = staging
         self._last: CommitId | None = None
         self._failures: deque[SaveFailed] = deque()
         self._pushes = pushes
-        self._client = Client(repo, pushes) if in_background else None
+        self._client = Client(repo, pushes, self._gate.approve) if in_background else None
         self._here: Committer | None = Committer(repo)
         self._is_closed = False
         self.last_wait_ns = 0
@@ -141,16 +152,15 @@ class Recorder:
         with self._turns.exclusively():
             yield
 
-    def wait(self) -> None:
-        """Wait until all saves have ended.
+    def wait(self, within_s: float | None = None) -> bool:
+        """Wait until all saves have ended; whether they have, if there is so much time only.
 
         Raises:
             MoonclipError: closed.
         """
         if self._is_closed:
             raise MoonclipError("this manager is closed; open another")
-        if self._client is not None:
-            self._client.wait()
+        return self._client is None or self._client.wait(within_s)
 
     def await_pushes(self) -> None:
         """Wait until the pushes that have come due have ended. Raises nothing for those that failed."""
@@ -232,6 +242,7 @@ class Recorder:
         """The request without its tensors, and where those are. Refuses all that cannot be stored; copies nothing."""
         if not wish.items:
             raise Incompatible("there is nothing to save; name at least one item, as in save(model=model)")
+        self._schema.require(wish.items, "the save")
         if wish.tag is not None and not wish.overwrite:
             tags.require_free_tag(self._repo, wish.tag)
         request = SaveRequest(
@@ -243,6 +254,8 @@ class Recorder:
         )
         require_legal(request)
         states = flattened(wish.items, self._policy)
+        for item in self._schema.resharders.keys() & states.keys():
+            assemble(states[item], self._schema.resharders[item], item)
         for state in states.values():
             for name in state.entries:
                 check_name(name)
@@ -276,7 +289,9 @@ class Recorder:
         # The capture goes where the save before the last one lies: if it is not committed, whatever ends it, the
         # arenas no longer hold what the last save's entries say.
         last, self._last = self._last, None
-        capture = self._staging.capture(states, wish.items.values(), is_last_committed=last is not None)
+        capture = self._staging.capture(
+            states, wish.items.values(), is_last_committed=last is not None, lent=self._schema.lent
+        )
         return SaveJob(
             binding=self._binding,
             request=request,
@@ -288,6 +303,8 @@ class Recorder:
             on_commit=self._note_commit,
             on_failure=self._failures.append,
             submit=self._hand_over,
+            finalize=self._gate.finalize,
+            future=wish.future,
         )
 
     def _hand_over(self, job: SaveJob) -> None:
@@ -306,15 +323,15 @@ class Recorder:
         if self._pushes is not None:
             order = self._pushes.marked(order)
         try:
-            outcome = self._here.commit(order, arena.memory)
+            outcome = self._here.commit(order, arena.memory, self._gate.approve)
             if self._pushes is not None:
                 self._pushes.note(order, outcome, by_worker=False)
         except BaseException as error:
             job.conclude(Outcome(error=error))
             raise
-        job.conclude(outcome)
-        if outcome.error is not None:
-            raise outcome.error
+        fault = job.conclude(outcome)
+        if fault is not None:
+            raise fault
         assert outcome.commit is not None
         job.future.set_result(outcome.commit.hex())
         self._here.tidier.prune()
@@ -363,4 +380,4 @@ class Recorder:
 def _loss(failure: SaveFailed) -> str:
     cause = failure.__cause__
     is_kept = isinstance(cause, MoonclipError) and "kept" in cause.details  # on a branch of its own, as the error says
-    return str(failure) if is_kept else f"{failure}; it was not committed"
+    return str(failure) if is_kept or "commit" in failure.details else f"{failure}; it was not committed"

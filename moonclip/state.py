@@ -25,7 +25,6 @@ from .values import rebuilt
 from .walk import Branch, Node, Walk
 
 __all__ = [
-    "PLAIN_CONTAINERS",
     "FlatContainer",
     "FlatEntry",
     "FlatState",
@@ -36,9 +35,6 @@ __all__ = [
     "flatten",
     "unflatten",
 ]
-
-PLAIN_CONTAINERS: Final = frozenset(containers.BUILDERS) - {"namedtuple", "slice"}
-"""Containers whose children are the user's own, by key or index. Any other stands for one object with fixed fields."""
 
 SEQUENCES: Final = frozenset({"list", "tuple", "deque", "slice", "namedtuple"})
 """Containers whose children are found in order, not by key."""

@@ -16,6 +16,7 @@ from store.errors import Incompatible
 from .composites import is_distributed
 from .refusals import Refused
 from .sharding.layouts import Part
+from .sharding.placed import Placed
 
 _log = logging.getLogger("moonclip")
 
@@ -38,12 +39,22 @@ def held(tensor: torch.Tensor) -> Held:
     Raises:
         Refused: a DTensor whose placements are not known here, or do not say what it holds.
     """
+    if isinstance(tensor, Placed):
+        return Held(tensor.local, tensor.sharding.parts)
     if not is_distributed(tensor):
         return Held(tensor)
     from .sharding.dtensors import shards_of  # loads torch.distributed.tensor, as whoever made this one has
 
     shards = shards_of(tensor)
     return Held(shards.local, shards.parts)
+
+
+def held_bytes(tensor: torch.Tensor) -> int:
+    """How many bytes of a target this process has."""
+    if not is_distributed(tensor):
+        return tensor.nbytes
+    parts = held(tensor).parts or ()
+    return sum(part.box.volume for part in parts) * tensor.dtype.itemsize
 
 
 def target_state(module: torch.nn.Module) -> Any:

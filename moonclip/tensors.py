@@ -41,6 +41,7 @@ class TensorSource:
         address: where they lie, if host memory holds them in C order just as they are to be stored; else 0.
         stored: narrower dtype to store them in; ``None`` for their own.
         by_row: whether each row gets a scale of its own then.
+        part_of: the tensor of which it is a part, in the same memory; ``None`` if it is all there is.
     """
 
     tensor: torch.Tensor
@@ -50,6 +51,12 @@ class TensorSource:
     address: int
     stored: str | None = None
     by_row: bool = False
+    part_of: torch.Tensor | None = None
+
+    @property
+    def whole(self) -> torch.Tensor:
+        """The tensor that its owner has."""
+        return self.tensor if self.part_of is None else self.part_of
 
     def copy_into(self, out: memoryview) -> None:
         """Copy the elements in C order.

@@ -43,20 +43,21 @@ class Turns:
         """Have a turn. A forked child waits for nobody: it was alone when it began.
 
         Raises:
-            MoonclipError: called in a callback of a Future, which would wait for itself, or in a signal handler that
+            MoonclipError: called in a callback of a save, which would wait for itself, or in a signal handler that
                 interrupted the holder, whose half-captured state it would write over.
         """
         if self._is_saving_thread():
             raise MoonclipError(
-                "a callback of a save's Future runs in the saving thread, so it cannot save, resume or close"
+                "a callback of a save or its Future runs in the saving thread, so it cannot save, resume or close"
             )
         if not self.is_owner:
             yield
             return
         if self._holder == threading.get_ident():
             raise MoonclipError(
-                "this thread is in the middle of a save or resume of this manager, which a signal handler interrupted;"
-                " set a flag in the handler, and save from the training loop"
+                "this thread is in the middle of a save or resume of this manager, so neither a callback of it nor a"
+                " signal handler that interrupted it can save, resume or close; set a flag there, and do so from the"
+                " training loop"
             )
         with self._lock:
             try:

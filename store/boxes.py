@@ -69,7 +69,7 @@ def require_tiling(what: str, shape: tuple[int, ...], boxes: Sequence[Box]) -> N
     """
     region = whole(shape)
     for box in boxes:
-        if not _is_inside(box, shape):
+        if not is_inside(box, shape):
             raise Incompatible(f"{what}: {box} reaches outside of shape {list(shape)}", tensor=what)
     found = overlap_among(sorted(boxes))
     if found is not None:
@@ -79,7 +79,8 @@ def require_tiling(what: str, shape: tuple[int, ...], boxes: Sequence[Box]) -> N
         raise Incompatible(f"{what}: nobody has {_hole(region, sorted(boxes))} of shape {list(shape)}", tensor=what)
 
 
-def _is_inside(box: Box, shape: tuple[int, ...]) -> bool:
+def is_inside(box: Box, shape: tuple[int, ...]) -> bool:
+    """Whether a box has a shape's number of dims and reaches nowhere outside of it."""
     if len(box.offsets) != len(shape) or len(box.sizes) != len(shape):
         return False
     return all(o >= 0 and s >= 0 and o + s <= whole for o, s, whole in zip(*box, shape, strict=True))

@@ -20,6 +20,9 @@ from ..naming.refs import RefStore
 from ..reading.closure import missing_objects
 from ..reading.lookup import Index
 
+Approve = Callable[[CommitId], None]
+"""Told of a commit that is durable and that nobody sees yet. What it raises keeps the branch from moving there."""
+
 _KEPT_NAME_LENGTH = 40
 """A branch's name may be as long as a name can be: what is put behind it must still fit, also in four-byte letters."""
 
@@ -99,15 +102,25 @@ def row_of(commit: Commit) -> CommitRow:
     return CommitRow(commit.id, commit.parents, commit.step, commit.time_ns, commit.branch, sequence=0)
 
 
-def move_branch(refs: RefStore, branch: str, expected: CommitId | None, commit: CommitId, message: str) -> None:
-    """Step 4: move the branch from ``expected`` to the commit.
+def move_branch(
+    refs: RefStore,
+    branch: str,
+    expected: CommitId | None,
+    commit: CommitId,
+    message: str,
+    approve: Approve | None = None,
+) -> None:
+    """Step 4: move the branch from ``expected`` to the commit, if ``approve`` lets it.
 
     Raises:
+        BaseException: what ``approve`` raises; the branch is where it was.
         Conflict: the branch is elsewhere by now.
         Corrupt: its file is damaged. In both cases the commit is kept on a branch of its own, which the error names.
         NotDurable: it moved, but the disk failed to make that durable.
         OSError: writing failed; the branch is where it was.
     """
+    if approve is not None:
+        approve(commit)
     try:
         refs.update(branch_name(branch), expected, commit, action="save", message=message)
     except (Conflict, Corrupt) as error:

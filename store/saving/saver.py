@@ -31,7 +31,7 @@ from .leases import Lease, acquire_lease
 from .lines import Line
 from .packseries import PackSeries
 from .phases import Phases
-from .publish import HolesFound, add_to_index, move_branch
+from .publish import Approve, HolesFound, add_to_index, move_branch
 
 _log = logging.getLogger(__name__)
 
@@ -141,10 +141,11 @@ class Saver:
         self._threads = threads
         self._phases = Phases()
 
-    def save(self, request: SaveRequest) -> Saved:
-        """Store and commit.
+    def save(self, request: SaveRequest, approve: Approve | None = None) -> Saved:
+        """Store and commit, if ``approve`` lets it once all is durable.
 
         Raises:
+            BaseException: what ``approve`` raises. Refs are as before; gc takes what was stored.
             Incompatible: an input that cannot be stored. Nothing was written that anything refers to.
             NotUnchanged: an input is said to be as in the last save, whose chunks are not there any more; likewise.
             NotFound: there is no commit ``request.parent``.
@@ -162,7 +163,9 @@ class Saver:
                     lease.add_commit(parent)  # from here on gc keeps it, whatever else names it
             commit, last, counts = self._store(request, lease)
             with waiting("ref"):
-                move_branch(self._refs, request.branch, request.left or request.parent, commit, request.message)
+                move_branch(
+                    self._refs, request.branch, request.left or request.parent, commit, request.message, approve
+                )
         return Saved(commit, last, counts, self._phases.seconds)
 
     def _store(self, request: SaveRequest, lease: Lease) -> _Stored:

@@ -19,6 +19,7 @@ from ..errors import MoonclipError, WorkerEnded
 from ..limits import WORKER_STARTS
 from ..repository import Repository
 from ..saving.arenas import Arena
+from ..saving.publish import Approve
 from .committing import Committer
 from .messages import Order, Outcome
 from .process import WorkerProcess
@@ -53,14 +54,17 @@ class Client:
     Args:
         repo: the store, as it is opened here.
         pushes: pushes of what is saved; ``None`` if there are none.
+        approve: called in the client's thread with each commit, once it is durable and before anybody sees it; what it
+            raises ends the save. ``None`` if nobody is asked.
 
     Raises:
         RuntimeError: there is no thread to be had.
     """
 
-    def __init__(self, repo: Repository, pushes: Pushes | None = None) -> None:
+    def __init__(self, repo: Repository, pushes: Pushes | None = None, approve: Approve | None = None) -> None:
         self._pid = os.getpid()
         self._pushes = pushes
+        self._approve = approve
         self._repo = repo
         self._here = Committer(repo)
         self._pending: deque[Job] = deque()  # the first of them is the one under way
@@ -115,17 +119,19 @@ class Client:
         self._pending.append(job)
         self._wake()
 
-    def wait(self) -> None:
-        """Wait until every save that was handed over has ended. Raises nothing for those that failed.
+    def wait(self, within_s: float | None = None) -> bool:
+        """Wait until every save that was handed over has ended; whether they have, if there is so much time only.
+
+        Raises nothing for those that failed.
 
         A forked child waits for nothing: those saves are its parent's. Nor does a Future's callback, which runs
         in the very thread it would wait for.
         """
         if self.is_foreign or self.is_current:
-            return
+            return True
         self._wake()  # for a save whose handing over was interrupted before it woke the thread
         with self._lock:
-            self._changed.wait_for(lambda: not self._pending)
+            return self._changed.wait_for(lambda: not self._pending, within_s)
 
     def stop(self, after: Callable[[], None]) -> None:
         """Have worker and thread end once all is written, and call ``after`` then. Does not wait, takes no lock.
@@ -214,7 +220,7 @@ class Client:
         try:
             order, arena = self._order_of(job)
             by_worker = self._made_by_worker(order, arena)
-            outcome = by_worker or self._here.commit(order, arena.memory)
+            outcome = by_worker or self._here.commit(order, arena.memory, self._approve)
         except BaseException as error:  # noqa: BLE001 - whatever ends a save belongs to its Future; the thread lives on
             return Outcome(error=error)
         self._note(order, outcome, by_worker=by_worker is not None)
@@ -227,7 +233,7 @@ class Client:
         if worker is None:
             return None
         try:
-            return worker.save(order, arena)
+            return worker.save(order, arena, self._approve)
         except WorkerEnded as error:
             return Outcome(error=error) if self._lose_worker(error) else None
 
@@ -235,7 +241,7 @@ class Client:
         """In the caller's thread, which an interrupt may reach."""
         try:
             order, arena = self._order_of(job)
-            outcome = self._here.commit(order, arena.memory)
+            outcome = self._here.commit(order, arena.memory, self._approve)
         except BaseException as error:
             job.settle(Outcome(error=error))
             raise

@@ -8,6 +8,7 @@ from ..naming.tags import set_tag
 from ..repository import Repository
 from ..saving.bases import LastSave
 from ..saving.inputs import located
+from ..saving.publish import Approve
 from ..saving.saver import SaveRequest
 from ..saving.underway import saving
 from .messages import Order, Outcome
@@ -37,12 +38,13 @@ class Committer:
         self._repo = repo
         self._last: _Last | None = None
 
-    def commit(self, order: Order, memory: memoryview) -> Outcome:
+    def commit(self, order: Order, memory: memoryview, approve: Approve | None = None) -> Outcome:
         """Make a save.
 
         Args:
             order: the save.
             memory: the bytes of its arena; unaltered until the save after this one is done.
+            approve: see :meth:`Repository.save`.
 
         Returns:
             The commit, or the error that ended the save. A tag that could not be set is an error beside a commit.
@@ -51,8 +53,8 @@ class Committer:
         self._last = None  # until this one is committed: its arena may be the one that the last save lies in
         outcome = Outcome()
         try:
-            with saving(self._repo.layout.root, self._repo.files, request.branch):
-                saved = self._repo.save(request)
+            with saving(self._repo.layout.root, self._repo.files, request.branch, approve) as ask:
+                saved = self._repo.save(request, ask)
                 self._last = _Last(saved.commit, order.arena, saved.last)
                 outcome = Outcome(saved.commit, saved.counts, dict(saved.seconds))
                 self.tidier.note(order.keep, saved.counts.stored_bytes)

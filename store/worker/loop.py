@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np  # noqa: F401 - what the first save needs is loaded before it comes
 
 from .. import codec, kernels  # noqa: F401 - the codec likewise
+from ..errors import MoonclipError
+from ..ids import CommitId, short
 from ..repository import Repository
 from ..saving.arenas import Arena
 from .channel import Channel
 from .collecting import Collector
 from .committing import Committer
-from .messages import Close, Follow, Forget, Log, Order, Outcome, Ready, Save, told, unpacked
+from .messages import Answer, Asking, Close, Follow, Forget, Log, Order, Outcome, Ready, Save, told, unpacked
 from .peers import Peer
 from .pushing import Pusher
 
@@ -79,7 +81,7 @@ class Worker:
         try:
             with self._collector.standing_still(), self._pusher.making_way() if self._pusher else nullcontext():
                 order = unpacked(message.order)
-                outcome = self._made(order, message.arena_bytes, fds)
+                outcome = self._made(order, message, fds)
         except Exception as error:  # noqa: BLE001 - it belongs to this save; the next one needs this process
             outcome = Outcome(error=error)
         self._tell(told(outcome))
@@ -91,10 +93,24 @@ class Worker:
         with suppress(BrokenPipeError):  # nobody is left to be told, but what it handed over is still here
             self._channel.send(message)
 
-    def _made(self, order: Order, arena_bytes: int, fds: list[int]) -> Outcome:
+    def _made(self, order: Order, message: Save, fds: list[int]) -> Outcome:
         if fds:
-            self._arenas[order.arena] = Arena.adopt(order.arena, fds[0], arena_bytes)
-        return self._committer.commit(order, self._arenas[order.arena].memory)
+            self._arenas[order.arena] = Arena.adopt(order.arena, fds[0], message.arena_bytes)
+        approve = self._ask if message.asks else None
+        return self._committer.commit(order, self._arenas[order.arena].memory, approve)
+
+    def _ask(self, commit: CommitId) -> None:
+        """Have the trainer say whether a commit may be published.
+
+        Raises:
+            MoonclipError: it may not; or there is nobody left to say so, and whoever was to check it never will.
+        """
+        self._tell(Asking(commit))
+        received = self._channel.receive() if self._trainer.wait((self._channel.fileno(), select.POLLIN)) else None
+        if received is None:
+            raise MoonclipError(f"commit {short(commit)} was not published: the trainer ended before it agreed")
+        if received[0] != Answer(is_granted=True):
+            raise MoonclipError(f"commit {short(commit)} was not published: the trainer did not agree")
 
     def _forget(self, arenas: tuple[int, ...]) -> None:
         self._committer.forget(arenas)

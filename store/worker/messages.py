@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MoonclipError
 from ..ids import CommitId
+from ..naming.tags import Better
 from ..saving.ingest import Counts
 from ..saving.inputs import Input, ItemInput, Span, TensorInput
 from ..saving.saver import SaveRequest
@@ -41,7 +42,7 @@ class Order(NamedTuple):
         arena: number of the arena.
         last: commit of the last save, if its arena still holds what was committed then.
         tag: name of a tag to put on the commit.
-        overwrite: whether that tag may be moved.
+        overwrite: whether that tag may be moved, or when.
         keep: what to keep of all commits once it is made; ``None`` for everything.
         mark: its place among those that a remote is to get; ``None`` if none is.
     """
@@ -50,7 +51,7 @@ class Order(NamedTuple):
     arena: int
     last: CommitId | None
     tag: str | None = None
-    overwrite: bool = False
+    overwrite: bool | Better = False
     keep: Keep | None = None
     mark: Mark | None = None
 
@@ -80,10 +81,18 @@ class Save(NamedTuple):
     Attributes:
         order: the save; items of its request are rows, see :func:`packed`.
         arena_bytes: size of the arena.
+        asks: whether the trainer is to be asked before the commit is published.
     """
 
     order: Order
     arena_bytes: int
+    asks: bool = False
+
+
+class Answer(NamedTuple):
+    """Whether the commit that was asked about may be published."""
+
+    is_granted: bool
 
 
 class Follow(NamedTuple):
@@ -121,6 +130,12 @@ class Log(NamedTuple):
     logger: str
     level: int
     text: str
+
+
+class Asking(NamedTuple):
+    """This commit is durable; may it be published? Nothing else is said until there is an answer."""
+
+    commit: CommitId
 
 
 class Ended(NamedTuple):

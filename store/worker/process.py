@@ -15,10 +15,27 @@ from typing import Final, Self
 
 from ..disk.descriptors import Descriptor, occupy_standard_streams
 from ..errors import MoonclipError, WorkerEnded
+from ..ids import CommitId
 from ..limits import WORKER_TAIL_BYTES
 from ..saving.arenas import Arena, nameless_file
+from ..saving.publish import Approve
 from .channel import Channel, Disconnected
-from .messages import Close, Ended, Forget, Log, Order, Outcome, PushEnded, Pushing, Ready, Save, heard, packed
+from .messages import (
+    Answer,
+    Asking,
+    Close,
+    Ended,
+    Forget,
+    Log,
+    Order,
+    Outcome,
+    PushEnded,
+    Pushing,
+    Ready,
+    Save,
+    heard,
+    packed,
+)
 from .peers import Peer, pidfd_of
 from .pushes import Pushes
 
@@ -60,6 +77,8 @@ class WorkerProcess:
         self._errors = Descriptor(errors_fd)
         self._arenas: dict[int, weakref.ref[Arena]] = {}
         self._pushes = pushes
+        self._approve: Approve | None = None
+        self._refusal: BaseException | None = None
         _living.add(self)
 
     @classmethod
@@ -109,8 +128,13 @@ class WorkerProcess:
         if is_gone:
             raise self._ended()
 
-    def save(self, order: Order, arena: Arena) -> Outcome:
+    def save(self, order: Order, arena: Arena, approve: Approve | None = None) -> Outcome:
         """Have it make a save, and wait for what becomes of it.
+
+        Args:
+            order: the save.
+            arena: what it lies in.
+            approve: called here once all is durable, before the branch moves. What it raises is the save's error.
 
         Raises:
             WorkerEnded: it ended before it told.
@@ -125,9 +149,14 @@ class WorkerProcess:
             )
         with self._connected():
             with suppress(BrokenPipeError):  # what it said last is still to be heard
-                self._channel.send(Save(packed(order), arena.size_bytes), [arena.fd] if is_new else [])
+                message = Save(packed(order), arena.size_bytes, approve is not None)
+                self._channel.send(message, [arena.fd] if is_new else [])
             self._arenas[arena.number] = weakref.ref(arena)
+            self._approve = approve
             outcome = self._outcome()
+        refusal, self._refusal = self._refusal, None
+        if outcome.error is not None and refusal is not None:
+            outcome = outcome._replace(error=refusal)
         if outcome.error is not None:
             del self._arenas[arena.number]  # whatever went wrong, it is sent anew with the next save
         return outcome
@@ -193,11 +222,22 @@ class WorkerProcess:
             _log_here(message)
         elif isinstance(message, Ready):
             self.is_ready = True
+        elif isinstance(message, Asking):
+            self._answer(message.commit)
         elif isinstance(message, Ended):
             return heard(message)
         elif isinstance(message, Pushing | PushEnded) and self._pushes is not None:
             self._pushes.hear(message)
         return None
+
+    def _answer(self, commit: CommitId) -> None:
+        try:
+            assert self._approve is not None
+            self._approve(commit)
+        except BaseException as error:  # noqa: BLE001 - whatever ends a save belongs to its outcome
+            self._refusal = error
+        with suppress(BrokenPipeError):  # that it has ended is heard next
+            self._channel.send(Answer(self._refusal is None))
 
     def _ended(self, how: str | None = None) -> WorkerEnded:
         """The error that says how it ended; it has, or will, for its socket is closed."""

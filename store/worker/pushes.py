@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
+from contextlib import AbstractContextManager
 
 from ..errors import PushFailed, WorkerEnded
 from ..limits import PUSH_BACKLOG, PUSH_STALL_SECONDS
@@ -63,6 +64,14 @@ class Pushes:
     def push_here(self) -> None:
         """Push what is due and no worker was given. Raises nothing."""
         self._here.push()
+
+    def start_here(self) -> None:
+        """The same in a thread of its own. Raises nothing."""
+        self._here.start()
+
+    def making_way(self) -> AbstractContextManager[None]:
+        """Have a push that is made here stand still for a while: a save is made."""
+        return self._here.making_way()
 
     def finish(self) -> None:
         """After the end of the worker, or of all saves: push what is left, unless that was tried. Raises nothing."""

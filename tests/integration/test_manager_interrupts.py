@@ -193,8 +193,8 @@ def test_a_commit_that_was_made_by_a_save_that_failed_is_gone_on_from(
     """The disk may report an error when the branch has moved already."""
     real = Repository.save
 
-    def failing(repo: Repository, request: Any) -> Any:
-        real(repo, request)
+    def failing(repo: Repository, *request: Any) -> Any:
+        real(repo, *request)
         raise error
 
     with CheckpointManager(root, async_save=False) as mgr:
