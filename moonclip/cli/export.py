@@ -1,118 +1,137 @@
 """``moonclip export``: checkpoints as files that other tools read."""
 
 from pathlib import Path
-from typing import Final
-from uuid import uuid4
+from typing import Any
 
 import click
 
-from store.errors import Incompatible, MoonclipError
-from store.format.entries import ContainerEntry, Entry, TensorEntry, ValueEntry
-from store.format.objects import Commit
-from store.repository import Repository
+from store.errors import Incompatible
 
-from ..stored import ancestors, full_name, items_matching
-from . import safetensors
+from ..capture.budget import parse_bytes
+from ..exchange.exporting import FORMATS, SUFFIXES, Exported, Format, Wanted, format_of
+from ..exchange.exporting import export as write
+from ..exchange.hub import MAX_SHARD_BYTES
+from ..specs import Layout
 from .location import open_store
 from .output import echo_json, json_option
 from .refs import complete_revision
 from .text import counted, printable, size
 
-_FORMATS: Final = (".pt", ".pth", ".safetensors")
+_FILES = frozenset(SUFFIXES.values())
 
-_OPEN: Final = frozenset({"dict", "list", "tuple", "namedtuple", "OrderedDict", "defaultdict", "Counter", "deque"})
-"""Containers whose tensors stand for themselves; those in any other make up one tensor (sparse, quantized, …)."""
+
+class _Bytes(click.ParamType[int]):
+    """A size, as people write it."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_bytes(value)
+        except Incompatible as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Layout(click.ParamType[tuple[str, Layout]]):
+    """``ITEM=KIND`` or ``ITEM=KIND:PATH``."""
+
+    name = "layout"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Layout]:
+        item, equals, text = str(value).partition("=")
+        kind, _, path = text.partition(":")
+        if not item or not equals:
+            self.fail(f"{value!r} is no layout like model=safetensors:parts/model.safetensors", param, ctx)
+        try:
+            return item, Layout(kind, path or None)  # type: ignore[arg-type]
+        except Incompatible as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command()
 @click.argument("revision", shell_complete=complete_revision)
 @click.option("--item", "items", multiple=True, metavar="NAME", help="Export this item only; may be repeated.")
 @click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    help="pt or safetensors: one file; hf: a directory as model hubs have it; dcp: one of torch.distributed.checkpoint;"
+    " dir: a plain file for each item. Without it the output's suffix says.",
+)
+@click.option(
     "-o",
     "--output",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write: .pt (needs torch; all of it is in memory at once) or .safetensors (tensors only).",
+    type=click.Path(path_type=Path),
+    help="File or directory to write. A .pt file is made in memory; what is streamed takes little.",
 )
-@click.option("-f", "--force", is_flag=True, help="Replace the file if it exists.")
+@click.option(
+    "--max-shard-size",
+    "max_shard_bytes",
+    type=_Bytes(),
+    metavar="SIZE",
+    default=MAX_SHARD_BYTES,
+    help="hf: of tensors in one file, as in 500MB; 5GB if it is not given.",
+)
+@click.option(
+    "--layout",
+    "layouts",
+    type=_Layout(),
+    multiple=True,
+    metavar="ITEM=KIND[:PATH]",
+    help="dir: write the item as torch (if nothing is said), json, raw or safetensors; may be repeated.",
+)
+@click.option("-f", "--force", is_flag=True, help="Replace what is there already.")
 @json_option
 @click.pass_context
 def export(
-    ctx: click.Context, revision: str, items: tuple[str, ...], output: Path, *, force: bool, as_json: bool
+    ctx: click.Context,
+    revision: str,
+    *,
+    items: tuple[str, ...],
+    format_: Format | None,
+    output: Path,
+    max_shard_bytes: int,
+    layouts: tuple[tuple[str, Layout], ...],
+    force: bool,
+    as_json: bool,
 ) -> None:
-    """Write a commit into a .pt or .safetensors file.
+    """Write a commit as files of other tools.
 
-    With one --item the file holds that item itself, a model's state dict for instance; otherwise a .pt file holds a
-    dict of items, and tensors in a .safetensors file are named item::name.
+    With one --item a file holds that item itself, a model's state dict for instance; otherwise a .pt file holds a dict
+    of items, and tensors in a .safetensors file are named item::name. A directory may hold other files, which stay.
     """
-    if output.suffix not in _FORMATS:
-        raise click.BadParameter(f"{output.name}: the name has to end in {', '.join(_FORMATS)}", ctx, param_hint="-o")
-    if output.exists() and not force:
+    try:
+        found = format_of(output, format_)
+    except Incompatible as error:
+        raise click.BadParameter(str(error), ctx, param_hint="-o") from error
+    if found in _FILES and output.is_dir():
+        raise click.BadParameter(f"{output} is a directory", ctx, param_hint="-o")
+    if found in _FILES and output.exists() and not force:
         raise click.UsageError(f"{output} exists; --force replaces it")
     repo = open_store(ctx)
     commit = repo.commit(repo.resolve(revision))
-    chosen = items_matching(commit, items or None)
-    is_single = len(items) == 1 and len(chosen) == 1
-    if output.suffix == ".safetensors":
-        left_out = _write_safetensors(repo, commit, chosen, output, is_single=is_single)
-    else:
-        left_out = 0
-        _write_pickle(repo, commit, chosen, output, is_single=is_single)
-    size_bytes = output.stat().st_size
+    wanted = Wanted(output, found, items or None, force, max_shard_bytes, dict(layouts))
+    written = write(repo, commit, wanted)
     if as_json:
         echo_json(
-            {"commit": commit.id.hex(), "path": str(output), "items": chosen, "bytes": size_bytes, "left_out": left_out}
+            {
+                "commit": commit.id.hex(),
+                "path": str(output),
+                "format": found,
+                "items": list(written.items),
+                "bytes": written.size_bytes,
+                "left_out": len(written.left_out),
+                "tied": dict(written.tied),
+            }
         )
         return
-    click.echo(f"wrote {', '.join(map(printable, chosen))} to {output} ({size(size_bytes)})")
-    if left_out:
-        click.echo(f"left out {counted(left_out, 'value')}: safetensors holds tensors only", err=True)
+    click.echo(f"wrote {', '.join(map(printable, written.items))} to {output} ({size(written.size_bytes)})")
+    _tell_what_is_not_there(written)
 
 
-def _write_safetensors(repo: Repository, commit: Commit, items: list[str], output: Path, *, is_single: bool) -> int:
-    """Write the tensors and return how many values had to stay out."""
-    tensors: dict[str, TensorEntry] = {}
-    value_count = 0
-    for item in items:
-        entries = dict(repo.tree(commit, item))
-        _refuse_composites(item, entries)
-        value_count += sum(isinstance(entry, ValueEntry) for entry in entries.values())
-        tensors |= {
-            (name or item) if is_single else full_name(item, name): entry
-            for name, entry in entries.items()
-            if isinstance(entry, TensorEntry)
-        }
-    safetensors.write(output, repo, tensors, {"format": "pt", "moonclip.commit": commit.id.hex()})
-    return value_count
-
-
-def _refuse_composites(item: str, entries: dict[str, Entry]) -> None:
-    for name, entry in entries.items():
-        if isinstance(entry, ContainerEntry) and entry.container not in _OPEN and _holds_tensors(name, entries):
-            raise Incompatible(
-                f"{full_name(item, name)} is a {entry.container}, which safetensors cannot hold; export to .pt",
-                name=full_name(item, name),
-            )
-
-
-def _holds_tensors(container: str, entries: dict[str, Entry]) -> bool:
-    return any(isinstance(entry, TensorEntry) and container in ancestors(name) for name, entry in entries.items())
-
-
-def _write_pickle(repo: Repository, commit: Commit, items: list[str], output: Path, *, is_single: bool) -> None:
-    """Load everything and hand it to ``torch.save``. Nothing stored is unpickled for it: that is refused."""
-    try:
-        import torch
-    except ImportError:
-        raise MoonclipError("a .pt file takes torch, which is not installed; export to .safetensors") from None
-    from ..loading import Wanted, load
-    from ..policy import SAFE
-
-    loaded = load(repo, commit, Wanted(items=items), SAFE)
-    temporary = output.with_name(f".{output.name}.{uuid4().hex}")
-    try:
-        with temporary.open("xb") as file:
-            torch.save(loaded[items[0]] if is_single else loaded, file)
-        temporary.replace(output)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _tell_what_is_not_there(written: Exported) -> None:
+    if written.left_out:
+        click.echo(f"left out {counted(len(written.left_out), 'value')}: safetensors holds tensors only", err=True)
+    for name, first in written.tied.items():
+        click.echo(f"left out {printable(name)}: it is {printable(first)} by another name", err=True)

@@ -173,6 +173,8 @@ def _encode(entry: Entry) -> bytes:
 def _encode_tensor(entry: TensorEntry) -> bytes:
     if len(entry.shape) > MAX_DIMENSIONS:
         raise Incompatible(f"a tensor of {len(entry.shape)} dimensions; at most {MAX_DIMENSIONS} can be kept")
+    if not all(0 <= size < 1 << 63 for size in entry.shape):  # what has no elements may claim any; readers refuse these
+        raise Incompatible(f"a tensor of shape {list(entry.shape)}: a size is from 0 to 2⁶³ - 1")
     dtype, position, shape = text(entry.dtype), count(entry.position), counts(entry.shape)
     if entry.stored is not None:
         return _encode_cast(entry, entry.stored)

@@ -11,7 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from moonclip import CheckpointManager
-from moonclip.cli import safetensors
+from moonclip.exchange import safetensors
+from moonclip.exchange.streaming import windows
 from store.format.values import Tagged
 from store.repository import Repository
 from tests.stores import History, commit, damage, item, noise, tensor
@@ -77,7 +78,7 @@ def test_safetensors_of_a_commit_says_what_it_cannot_hold(
 
 
 def test_safetensors_in_windows(output: Out, past: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safetensors, "_WINDOW_BYTES", 1000)
+    monkeypatch.setattr(safetensors, "windows", lambda repo, entry, _: windows(repo, entry, 1000))
     data = noise("windows", 10_007)
     with Repository.open(past.root) as repo:
         commit(repo, items=[item("model", {"w": tensor(data), "none": tensor(b"", "float32", (0, 4))})])

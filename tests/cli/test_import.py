@@ -1,0 +1,144 @@
+"""``moonclip import``."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from click.testing import Result
+from safetensors.torch import load_file, save_file
+
+from moonclip.cli import importing
+from tests.stores import History
+
+Out = Callable[..., str]
+Document = Callable[..., Any]
+Run = Callable[..., Result]
+
+
+def test_a_file_of_torch(output: Out, document: Document, past: History, tmp_path: Path) -> None:
+    torch.save({"model": {"w": torch.ones(500)}, "epoch": 3}, tmp_path / "run.pt")
+    said = output("import", "run.pt")
+    assert said.endswith(" on branch main: model, epoch (1.95 KiB of tensors)\n")
+    newest = document("log", "-n", "1")[0]
+    assert newest["message"] == "Import of run.pt"
+    assert newest["parents"] == [past.main[-1].hex()]
+    output("export", "HEAD", "-o", "again.pt")
+    again = torch.load(tmp_path / "again.pt", weights_only=True)
+    assert torch.equal(again["model"]["w"], torch.ones(500))
+    assert again["epoch"] == 3
+
+
+def test_onto_a_branch_with_what_is_said_of_it(document: Document, past: History, tmp_path: Path) -> None:
+    save_file({"w": torch.ones(300)}, tmp_path / "m.safetensors")
+    told = document(
+        "import", "ema=m.safetensors", "m.safetensors", "--branch", "base", "-m", "from afar", "--step", "7"
+    )
+    commit = told.pop("commit")
+    assert told == {"branch": "base", "step": 7, "items": ["ema", "model"], "bytes": 2400}
+    (newest,) = document("log", "base")
+    assert (newest["id"], newest["step"], newest["message"]) == (commit, 7, "from afar")
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_directories(document: Document, output: Out, past: History, tmp_path: Path) -> None:
+    state = {"model": {"w": torch.randn(50)}, "optim": {"lr": 0.5}}
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path / "dcp"), no_dist=True)
+    assert document("import", "dcp")["items"] == ["model", "optim"]
+    output("export", "HEAD", "--format", "hf", "-o", "hf")
+    assert document("import", "hf/")["items"] == ["model"]
+    output("export", "HEAD", "-o", "again.safetensors", "--item", "model")
+    assert torch.equal(load_file(tmp_path / "again.safetensors")["w"], state["model"]["w"])  # type: ignore[arg-type]
+
+
+def test_a_file_whose_name_looks_like_an_item(document: Document, past: History, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(3)}, tmp_path / "lr=3.pt")
+    assert document("import", "lr=3.pt")["items"] == ["model"]
+    assert document("import", "ema=lr=3.pt")["items"] == ["ema"]
+
+
+def test_what_is_not_there(run: Run, past: History) -> None:
+    for arguments in (("nothing.pt",), ("a=nothing.pt",), ()):
+        result = run("import", *arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+    assert "nothing.pt does not exist" in run("import", "nothing.pt").stderr
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("ran",)
+
+
+def test_a17_what_would_run_something_is_refused(
+    failure: Out, document: Document, past: History, tmp_path: Path
+) -> None:
+    torch.save({"model": Evil()}, tmp_path / "evil.pt")
+    assert "nothing was run" in failure("import", "evil.pt")
+    (tmp_path / "dcp").mkdir()
+    (tmp_path / "dcp" / ".metadata").write_bytes(pickle.dumps(Evil()))
+    assert "asks for posix.mkdir" in failure("import", "dcp")
+    assert not (tmp_path / "ran").exists()
+    assert document("log", "-n", "1")[0]["id"] == past.main[-1].hex()
+
+
+def test_progress_is_told_in_bytes(run: Run, past: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a terminal would be told: the bar itself is another module's."""
+    told: list[tuple[str, int, int]] = []
+    counter = importing._Counter(lambda *each: told.append(each), 100)
+    for size_bytes in (30, 60, 60):  # a save that had to be repeated reads more than there is
+        counter.add(size_bytes)
+    assert told == [("reading", 30, 100), ("reading", 90, 100), ("reading", 100, 100)]
+
+
+def without_torch(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that has no torch."""
+    program = "import sys; sys.modules['torch'] = None\nfrom moonclip.cli import main\nmain()"
+    command = [sys.executable, "-c", program, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_safetensors_need_no_torch(past: History, tmp_path: Path) -> None:
+    assert without_torch(tmp_path, "export", "best", "--format", "hf", "-o", "hf").returncode == 0
+    assert without_torch(tmp_path, "import", "base=hf", "--branch", "base").returncode == 0
+    assert without_torch(tmp_path, "export", "base", "-o", "m.safetensors", "--item", "base").returncode == 0
+    out, back = load_file(tmp_path / "hf" / "model.safetensors"), load_file(tmp_path / "m.safetensors")
+    assert out.keys() == back.keys()
+    assert all(torch.equal(out[name].view(torch.uint8), back[name].view(torch.uint8)) for name in out)  # NaNs too
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("export", "best", "-o", "m.pt"),
+        ("export", "best", "-o", "m", "--format", "dcp"),
+        ("export", "best", "-o", "m", "--format", "dir"),
+        ("import", "x.pt"),
+    ],
+)
+def test_what_needs_torch_says_so(past: History, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "x.pt").touch()
+    ended = without_torch(tmp_path, *arguments)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "takes torch, which is not installed" in ended.stderr
+    assert not (tmp_path / "m").exists()
+
+
+def test_help_of_it_needs_no_torch() -> None:
+    program = "import sys; sys.argv = ['moonclip', 'import', '--help']\nfrom moonclip.cli import main\n"
+    program += "try: main()\nexcept SystemExit: print('torch' in sys.modules, 'numpy' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "False False"
+    assert "ITEM" in said.stdout
+
+
+def test_a_branch_without_a_name_is_refused(failure: Out, past: History, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "step_1.pt")
+    assert "a name must not be empty" in failure("import", "step_1.pt", "--branch", "")
+    assert "a name must not be empty" in failure("migrate", str(tmp_path), "--branch", "")
