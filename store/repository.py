@@ -1,11 +1,11 @@
 """A store, opened: what the layers above call.
 
     with Repository.open("checkpoints") as repo:
-        commit = repo.commit(repo.resolve("main~2"))
-        weight = repo.read_tensor(repo.tree(commit, "model")["fc.weight"])
+        repo.save_arrays({"model": {"fc/weight": weight}}, step=800, metadata={"loss": 2.31})
+        weight = repo.at("main~2").arrays["model::fc/weight"].read()
 
-Safe to share between threads. After a fork parent and child may both go on using it, and several processes may hold
-one store open.
+docs/engine.md is the manual. Safe to share between threads. After a fork parent and child may both go on using it, and
+several processes may hold one store open.
 """
 
 import json
@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from .disk.ballast import Ballast
 from .disk.files import Files
+from .engine.byname import ByName
 from .errors import Conflict, Corrupt, NotFound, ReadOnly
 from .history import walks as history
 from .ids import CommitId, short
@@ -36,6 +37,7 @@ from .reading.packs import PackStore
 from .reading.reader import ObjectReader
 from .saving.leases import acquire_lease
 from .saving.leftovers import remove_leftovers
+from .saving.publish import Approve
 from .saving.saver import Saved, Saver, SaveRequest
 from .saving.snapshots import Snapshot, create_snapshot
 from .upkeep.absences import Absences, expected_items
@@ -44,7 +46,7 @@ from .upkeep.pins import Pin, Pins
 DEFAULT_BRANCH = "main"
 
 
-class Repository(Contents):
+class Repository(ByName, Contents):
     """An open store. Made by :meth:`init` or :meth:`open`; a context manager that closes it."""
 
     def __init__(
@@ -234,10 +236,15 @@ class Repository(Contents):
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def save(self, request: SaveRequest) -> Saved:
+    def save(self, request: SaveRequest, approve: Approve | None = None) -> Saved:
         """Store items and commit them.
 
+        Args:
+            request: what to store, and where.
+            approve: told of the commit once it is durable, before anybody sees it; what it raises ends the save.
+
         Raises:
+            BaseException: what ``approve`` raises. Refs are as before.
             Incompatible: an input that cannot be stored.
             Conflict: the branch moved meanwhile; the error names where the commit was kept.
             Corrupt: the branch's file is damaged; likewise.
@@ -247,7 +254,7 @@ class Repository(Contents):
         """
         self.require_writable()
         saver = Saver(self.files, self.layout, self.index, self.absences, self.refs, self.reader, self.threads)
-        return saver.save(request)
+        return saver.save(request, approve)
 
     def create_snapshot(self, request: SaveRequest, world_size: int, *, ranks_remember: bool = False) -> Snapshot:
         """Begin a save by several ranks; see ``store.saving.snapshots``.

@@ -1,0 +1,36 @@
+"""``moonclip cat``: a file of a commit, byte for byte."""
+
+import re
+from typing import Final
+
+import click
+
+from .location import open_store
+from .refs import complete_revision
+
+_FILE: Final = re.compile(r"(?P<revision>(?:[^:]*@)?step:\d+|[^:]+):(?P<path>.+)", re.DOTALL)
+"""A revision has no colon but that of a step."""
+
+
+@click.command()
+@click.argument("file", metavar="REVISION:PATH", shell_complete=complete_revision)
+@click.pass_context
+def cat(ctx: click.Context, file: str) -> None:
+    """Write out a file that was stored with a commit.
+
+    It goes to standard output, byte for byte. As in main:run.json, or step:300:logs/train.txt.
+    `moonclip ls REVISION 'files::*'` lists the files there are.
+    """
+    from store.beside.files import file_at
+
+    revision, path = _parted(ctx, file)
+    repo = open_store(ctx)
+    stored = file_at(repo, repo.commit(repo.resolve(revision)), path)
+    click.echo(stored.read(), nl=False)
+
+
+def _parted(ctx: click.Context, file: str) -> tuple[str, str]:
+    match = _FILE.fullmatch(file)
+    if match is None:
+        raise click.UsageError(f"{file!r} names no file of a commit; one is REVISION:PATH, as in main:run.json", ctx)
+    return match["revision"], match["path"]
