@@ -13,17 +13,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from store.boxes import Box
     from store.errors import (
         Ambiguous,
         Busy,
         Conflict,
         Corrupt,
+        DeadlinePassed,
         Incompatible,
         MoonclipError,
         NoRoom,
         NotFound,
+        PartsMissing,
+        PartsOutdated,
         Pruned,
         PushFailed,
+        RankLost,
         ReadOnly,
         RemoteDenied,
         RemoteError,
@@ -31,35 +36,50 @@ if TYPE_CHECKING:
         RemoteUnavailable,
         RemoteUnsupported,
         SaveFailed,
+        SnapshotGone,
         StateChanged,
         StoreNotFound,
         Unsafe,
+        WorkerEnded,
     )
     from store.upkeep.retention import Keep
 
     from .comparing import Diff
     from .descriptions import Description, Snapshot, TensorDescription
+    from .exchange.loading import load_files
     from .lazy import LazyTensor
     from .manager import CheckpointManager
+    from .reports import Event
+    from .sharding.layouts import Part
+    from .specs import ItemSpec, Layout, Sharding
 
 _MODULE_OF: Final = {
     "CheckpointManager": "moonclip.manager",
+    "Box": "store.boxes",
     "Diff": "moonclip.comparing",
+    "Event": "moonclip.reports",
     "Keep": "store.upkeep.retention",
     "LazyTensor": "moonclip.lazy",
+    "Part": "moonclip.sharding.layouts",
+    **dict.fromkeys(("ItemSpec", "Layout", "Sharding"), "moonclip.specs"),
     **dict.fromkeys(("Description", "Snapshot", "TensorDescription"), "moonclip.descriptions"),
+    "load_files": "moonclip.exchange.loading",
     **dict.fromkeys(
         (
             "Ambiguous",
             "Busy",
             "Conflict",
             "Corrupt",
+            "DeadlinePassed",
             "Incompatible",
             "MoonclipError",
             "NoRoom",
             "NotFound",
+            "PartsMissing",
+            "PartsOutdated",
             "Pruned",
             "PushFailed",
+            "RankLost",
             "ReadOnly",
             "RemoteDenied",
             "RemoteError",
@@ -67,9 +87,11 @@ _MODULE_OF: Final = {
             "RemoteUnavailable",
             "RemoteUnsupported",
             "SaveFailed",
+            "SnapshotGone",
             "StateChanged",
             "StoreNotFound",
             "Unsafe",
+            "WorkerEnded",
         ),
         "store.errors",
     ),
@@ -77,20 +99,29 @@ _MODULE_OF: Final = {
 
 __all__ = [
     "Ambiguous",
+    "Box",
     "Busy",
     "CheckpointManager",
     "Conflict",
     "Corrupt",
+    "DeadlinePassed",
     "Description",
     "Diff",
+    "Event",
     "Incompatible",
+    "ItemSpec",
     "Keep",
+    "Layout",
     "LazyTensor",
     "MoonclipError",
     "NoRoom",
     "NotFound",
+    "Part",
+    "PartsMissing",
+    "PartsOutdated",
     "Pruned",
     "PushFailed",
+    "RankLost",
     "ReadOnly",
     "RemoteDenied",
     "RemoteError",
@@ -98,11 +129,15 @@ __all__ = [
     "RemoteUnavailable",
     "RemoteUnsupported",
     "SaveFailed",
+    "Sharding",
     "Snapshot",
+    "SnapshotGone",
     "StateChanged",
     "StoreNotFound",
     "TensorDescription",
     "Unsafe",
+    "WorkerEnded",
+    "load_files",
 ]
 
 

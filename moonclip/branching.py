@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from store.errors import Incompatible
-from store.naming.refnames import TAGS, RefName, branch_name, short_name
+from store.errors import Conflict, Incompatible
+from store.naming.refnames import TAGS, RefName, branch_name, short_name, tag_name
 
 from .binding import branches_of, last_step, require_branch
 from .upkeep import Upkeep
@@ -98,6 +98,47 @@ class Branching(Upkeep):
         self._recorder.set_tag(name, commit, overwrite=overwrite)
         return commit.hex()
 
+    def delete_branch(self, name: str) -> str:
+        """Take a branch's name away. Its commits stay as long as its reflog tells of them, 90 days.
+
+        Args:
+            name: its name.
+
+        Returns:
+            Hex id of its tip: ``branch(name, at=…)`` brings it back.
+
+        Raises:
+            NotFound: there is no such branch.
+            Conflict: it is the bound one, or the store's current one (``HEAD``).
+            Incompatible: this is not rank 0 of several.
+            ReadOnly: the store cannot be written from here.
+        """
+        if name in {self.bound_branch, self._repo.refs.head()}:
+            raise Conflict(f"{name!r} is the branch that is saved on; switch to another one first", branch=name)
+        return self._deleted(branch_name(name))
+
+    def delete_tag(self, name: str) -> str:
+        """Take a tag away; the commit stays where a branch reaches it.
+
+        Args:
+            name: the tag.
+
+        Returns:
+            Hex id of its commit: ``tag(name, at=…)`` brings it back.
+
+        Raises:
+            NotFound: there is no such tag.
+            Incompatible: this is not rank 0 of several.
+            ReadOnly: the store cannot be written from here.
+        """
+        return self._deleted(tag_name(name))
+
     def tags(self) -> dict[str, str]:
         """Hex id of each tag's commit, by name."""
         return {short_name(RefName(name)): commit.hex() for name, commit in self._repo.refs.list(f"{TAGS}/").items()}
+
+    def _deleted(self, name: RefName) -> str:
+        if self._talk is not None and self._talk.group.rank != 0:
+            raise Incompatible(f"rank {self._talk.group.rank} deletes no names: do so on rank 0", ref=name)
+        self._recorder.wait()
+        return self._repo.delete_ref(name).hex()

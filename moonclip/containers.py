@@ -137,3 +137,6 @@ BUILDERS: Final[dict[str, Callable[[Any, Any, Policy], object]]] = {
     "slice": lambda body, info, policy: slice(*body),
     "namedtuple": _build_namedtuple,
 }
+
+OPEN: Final = frozenset(BUILDERS) - {"slice"}
+"""Containers whose tensors are written one by one; the tensors of any other make up one object, built anew."""

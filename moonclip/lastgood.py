@@ -13,6 +13,7 @@ from store.ids import ChunkId, CommitId, short
 from store.limits import LAST_GOOD_COMMITS
 from store.repository import Repository
 
+from .blaming import telling_what_is_hit
 from .loading import Wanted, load
 from .plans import Plan
 from .policy import Policy
@@ -74,7 +75,9 @@ def load_newest(
         if len(falling.errors) == LAST_GOOD_COMMITS:
             break
         try:
-            load(repo, repo.commit(commit_id), wanted, policy, falling.require)
+            commit = repo.commit(commit_id)
+            with telling_what_is_hit(repo, commit):
+                load(repo, commit, wanted, policy, falling.require)
         except (Corrupt, NotFound, Incompatible, Unsafe) as error:
             if not falling.errors and isinstance(error, Incompatible | Unsafe | Pruned):
                 raise

@@ -1,15 +1,14 @@
 """The manager: one object through which a training script saves, resumes, branches and looks back."""
 
 import weakref
-from collections.abc import Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self, SupportsIndex, Unpack
 
 from store.errors import Incompatible
-from store.format.objects import Commit
-from store.naming.refnames import branch_name
+from store.naming.tags import Better
 from store.upkeep.retention import Keep
 
 from .binding import bound
@@ -17,26 +16,33 @@ from .branching import Branching
 from .capture.budget import parse_bytes
 from .capture.staging import Staging
 from .comparing import Comparing
+from .exchange.methods import Exporting
+from .gates import Callback, Gate
+from .givens import asked, tell_of_slips
 from .items import GENERATORS, flattened, gathered
 from .jobs import SaveFuture
-from .lastgood import Resumed, load_newest
-from .lazy import LazySource
-from .loading import Wanted, load, load_lazily, load_tensors, verifies_hash
+from .lastgood import Resumed
+from .livefiles import LiveFiles
+from .loglevel import follow_environment
 from .looking import Looking
+from .milestones import Milestones
 from .policy import Policy
 from .precision import Precision
+from .preemption import Stopping
+from .ranks.aftercare import Aftercare
 from .ranks.explicit import ByRank
 from .ranks.joining import bound_together, joined
-from .ranks.perrank import own_targets
 from .ranks.recorder import RankRecorder
-from .ranks.resuming import commit_for_all, resume_together
 from .recording import Recorder, Wish
-from .remoteargs import S3Arguments, linked, remote_arguments
-from .syncing import Syncing
+from .remoteargs import linked, remote_arguments
+from .reports import Event, Reports
+from .restoring import Restoring
+from .rustwords import MoreArguments, understood
+from .specs import ItemSpec, Schema
 from .topology import Stated
 
 
-class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
+class CheckpointManager(Branching, ByRank, Comparing, Exporting, LiveFiles, Looking, Milestones, Restoring, Stopping):
     """Saves training states as commits and brings them back.
 
         mgr = CheckpointManager("./checkpoints")
@@ -50,7 +56,7 @@ class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
     for what its parent is saving.
 
     Args:
-        root: directory of the store; made if there is none.
+        root: directory of the store; made if there is none. ``./checkpoints`` if it is not given.
         branch: branch to save on, made by its first save; the store's current one (``HEAD``) if ``None``.
         async_save: write in the background. If not, :meth:`save` returns when the commit is durable.
         capture: ``"copy"``: all is copied when :meth:`save` returns. ``"overlap"``: parameters of modules and state of
@@ -87,7 +93,20 @@ class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
         per_rank: names of items of which each rank saves its own (``"loader"``), as it does of random number
             generators. As many ranks get their own back. If another number loads them, all go on with rank 0's
             generators; other such items are refused then, or with ``strict=False`` rank 0's.
-        **s3: see :class:`S3Arguments`. Credentials come from the environment, as boto3 finds them, unless given here.
+        check_replicas: have ranks compare, by hash, what several of them have copies of, and refuse to save copies that
+            differ. Each save then waits for a pass over all that is replicated. If not, what differs goes unseen: of a
+            large tensor each rank writes a part, of anything else one of them writes its own.
+        items: what holds for items by name, see :class:`ItemSpec`.
+        strict_schema: refuse items that ``items`` does not name.
+        pre_finalize: called with each commit, as a :class:`Snapshot`, once all of it is durable and before anybody sees
+            it. What it raises fails the save, and nothing is published. Of several ranks on rank 0.
+        finalize: called with each commit once it is published. What it raises fails the save's Future, though the
+            commit stays. Both run in a thread, with ``async_save=False`` in the caller's; the next save waits for them,
+            and they can load but not save.
+        on_event: told of every save and load that has ended, see :class:`Event`; in whichever thread that is.
+        **more: for a bucket, see :class:`~moonclip.remoteargs.S3Arguments`; credentials come from the environment, as
+            boto3 finds them, unless given here. And the words of another engine, see
+            :class:`~moonclip.rustwords.MoreArguments`.
 
     Raises:
         Incompatible: the store needs a newer version, or an argument is none of those described.
@@ -98,7 +117,7 @@ class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
 
     def __init__(
         self,
-        root: str | Path,
+        root: str | Path | None = None,
         *,
         branch: str | None = None,
         async_save: bool = True,
@@ -115,55 +134,71 @@ class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
         world_size: Stated = None,
         rank: Stated = None,
         per_rank: Sequence[str] = (),
-        **s3: Unpack[S3Arguments],
+        check_replicas: bool = False,
+        items: Mapping[str, ItemSpec] | None = None,
+        strict_schema: bool = False,
+        pre_finalize: Callback | None = None,
+        finalize: Callback | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        **more: Unpack[MoreArguments],
     ) -> None:
+        follow_environment()
+        own = CheckpointManager.__init__.__annotations__
+        root, keep, save_dtype, s3 = understood(root, keep, save_dtype, more, own)
         if capture not in {"copy", "overlap"}:
             raise Incompatible(f"capture is 'copy' or 'overlap', not {capture!r}")
-        precision = Precision(save_dtype)
+        self._schema = Schema(items or {}, strict_schema, exempt={GENERATORS})
+        self._reports = Reports(on_event, in_background=async_save)
+        precision = Precision(save_dtype, self._schema.dtypes)
         max_bytes = None if max_host_memory is None else parse_bytes(max_host_memory)
-        asked = remote_arguments(remote, push_every, s3)
-        self._talk = joined(
-            world_size,
-            rank,
-            capture=capture == "overlap",
-            skip_unmodified=skip_unmodified,
-            keep=keep,
-            save_dtype=save_dtype,
-            remote=remote,
-            push_every=push_every,
-        )
+        wanted = remote_arguments(remote, push_every, s3)
+        self._talk = joined(world_size, rank)
         self._per_rank = {GENERATORS, *per_rank}
-        where = (Path(root), branch, threads)
+        self._checks_copies = check_replicas
+        self._precision = precision
+        where = (root, branch, threads)
         self._repo, self._binding = bound(*where) if self._talk is None else bound_together(self._talk, *where)
-        self._link = linked(self._repo, asked)
+        self._link = linked(self._repo, wanted)
         self._policy = Policy(allow_pickle=allow_pickle, classes=tuple(allow))
         self._staging = Staging(
             self._repo.threads, overlap=capture == "overlap", max_bytes=max_bytes, skip_unmodified=skip_unmodified
         )
-        pushes = self._link.pushes(self._repo) if self._link else None
-        common = (self._repo, self._binding, self._policy, self._staging)
-        self._recorder: Recorder | RankRecorder = (
-            Recorder(*common, in_background=async_save, keep=keep, pushes=pushes, precision=precision)
-            if self._talk is None
-            else RankRecorder(*common, self._talk, in_background=async_save, per_rank=self._per_rank)
-        )
+        self._gate = Gate(self._repo, self._policy, pre_finalize, finalize)
+        self._recorder = self._made_recorder(keep, in_background=async_save)
         self._begun = {}
         self._resumed: Resumed | None = None
         self._abandoned = weakref.finalize(self, self._recorder.abandon)
         self._abandoned.atexit = False  # then saves are drained, not abandoned
 
+    def _made_recorder(self, keep: Keep | None, *, in_background: bool) -> Recorder | RankRecorder:
+        leads = self._talk is None or self._talk.group.rank == 0
+        pushes = self._link.pushes(self._repo) if self._link and leads else None
+        common = (self._repo, self._binding, self._policy, self._staging)
+        said: dict[str, Any] = {"precision": self._precision, "schema": self._schema, "gate": self._gate}
+        if self._talk is None:
+            return Recorder(*common, in_background=in_background, keep=keep, pushes=pushes, **said)
+        return RankRecorder(
+            *common,
+            self._talk,
+            in_background=in_background,
+            aftercare=Aftercare(self._repo, keep if leads else None, pushes),
+            checks_copies=self._checks_copies,
+            per_rank=self._per_rank,
+            **said,
+        )
+
     # --- saving -----------------------------------------------------------------------------------------------------
 
     def save(
         self,
-        name: str | None = None,
-        payload: Mapping[str, Any] | None = None,
+        name: str | SupportsIndex | None = None,
+        payload: Mapping[str, Any] | Any = None,
         /,
-        *,
-        step: int | None = None,
+        *objects: Any,
+        step: SupportsIndex | None = None,
         metadata: Mapping[str, Any] | None = None,
         message: str = "",
-        overwrite: bool = False,
+        overwrite: bool | Better = False,
         rng: bool = False,
         **items: Any,
     ) -> SaveFuture:
@@ -177,12 +212,13 @@ class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
         handed over: one failure costs no other save.
 
         Args:
-            name: a tag to put on the commit.
-            payload: items by name, for names that are no keywords.
+            name: a tag to put on the commit; or its step, as in ``save(step, model, optimizer)``.
+            payload: items by name, for names that are no keywords; after a step also the model.
+            *objects: after those, by position: optimizer, scheduler, scaler, and a mapping of others.
             step: training step.
             metadata: values to keep with the commit; listings show them.
             message: what a person should know of it.
-            overwrite: move the tag ``name`` if it exists.
+            overwrite: move the tag ``name`` if it exists; see also :meth:`save_best`.
             rng: also save torch's, NumPy's and Python's random number generators, as the item ``"rng"``.
             **items: items by name. Those that are ``None`` are left out.
 
@@ -197,8 +233,12 @@ class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
             NoRoom: the state exceeds ``max_host_memory``. Nothing was copied.
             MoonclipError: the manager is closed, or its process is this one's parent.
         """
-        wanted = gathered(payload, items, rng=rng)
-        return self._recorder.save(Wish(wanted, name, overwrite, step, metadata, message))
+        tell_of_slips(CheckpointManager.save, items)
+        said = asked(name, payload, objects, step, items)
+        wanted = gathered(said.payload, said.items, rng=rng)
+        wish = Wish(wanted, said.name, overwrite, said.step, metadata, message)
+        with self._reports.saving(wish.step, wish.future):
+            return self._recorder.save(wish)
 
     def lock(self) -> AbstractContextManager[None]:
         """Hold this while altering in place, other than by an optimizer's step, what may be being saved.
@@ -214,7 +254,8 @@ class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
     def prewarm(self, **items: Any) -> None:
         """Get memory ready for saving these items, in the background: then first saves are as fast as later ones.
 
-        :meth:`resume` does so by itself. An optimizer that has not stepped yet has no state that could be counted.
+        :meth:`resume` does so by itself. An optimizer that has not stepped yet has no state that could be counted. Of
+        several ranks all have to call it.
 
         Args:
             **items: as for :meth:`save`.
@@ -225,7 +266,11 @@ class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
         """
         with self._recorder.exclusively():
             self._recorder.wait()
-            self._staging.expect(flattened(gathered(None, items, rng=False), self._policy))
+            wanted = gathered(None, items, rng=False)
+            if isinstance(self._recorder, RankRecorder):
+                self._recorder.expect(wanted)
+            else:
+                self._staging.expect(flattened(wanted, self._policy))
 
     @property
     def last_wait_ns(self) -> int:
@@ -256,6 +301,8 @@ class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
             PushFailed: the last push failed; the message says how far the remote has got.
             MoonclipError: called in a callback of a Future.
         """
+        self._stop_watching()
+        self._await_final_push()
         self._give_up_snapshots()
         self._recorder.close()
         self._staging.guard.close()
@@ -269,177 +316,3 @@ class CheckpointManager(Branching, ByRank, Comparing, Looking, Syncing):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    # --- loading ----------------------------------------------------------------------------------------------------
-
-    def resume(
-        self,
-        *,
-        rev: str | None = None,
-        branch: str | None = None,
-        rng: bool = False,
-        strict: bool = True,
-        verify: Literal["fast", "full"] = "fast",
-        **items: Any,
-    ) -> int:
-        """Bring objects to a stored state and continue from there.
-
-        If the branch's tip is damaged, the newest commit before it that is not is taken; a warning and :attr:`resumed`
-        tell what was skipped, and the next save goes on from there. Whatever is loaded comes from one commit.
-
-        A store without any branch gets history, and what is asked for of the newest commit, from the manager's remote.
-        Whatever else is asked for is read from there then. A store that has a branch takes nothing from the remote:
-        see :meth:`pull`.
-
-        Args:
-            rev: commit to take up at; the branch's tip if ``None``.
-            branch: branch to continue on, from now on the bound one; with ``rev`` it is made there if it does not
-                exist. The bound one if ``None``.
-            rng: also restore the random number generators, after all else.
-            strict: whether names and dtypes have to agree exactly, see :meth:`load`.
-            verify: how much is checked, see :meth:`load`.
-            **items: targets by item: objects with ``load_state_dict``, or templates that are filled in place. Those
-                that are ``None`` are left out.
-
-        Returns:
-            The next step: one more than the commit's; 0 if the branch has no commit yet, and then nothing is touched.
-
-        Raises:
-            Conflict: ``rev`` is not the tip of the branch to continue on; the message names the ways out.
-            NotFound: ``rev`` names nothing, or neither does ``branch``, in a store that has others.
-            Incompatible: something does not fit; the message lists it all, and nothing was altered.
-            RemoteError: the remote of an empty store did not answer as it should.
-            RankLost: another rank ended. Whatever keeps one rank from resuming is raised on all.
-            Corrupt: stored bytes are damaged, of ``rev`` or, without it, of all commits. Tensors may be partly written.
-        """
-        verify_hash = verifies_hash(verify)
-        with self._recorder.exclusively():
-            self._recorder.wait()
-            targets = self._owned(gathered(None, items, rng=rng), strict=strict)
-            wanted = Wanted(into=targets, strict=strict, verify_hash=verify_hash)
-            if self._talk is None:
-                return self._take_up(rev, branch, targets, wanted)
-            taken = resume_together(self._talk, self._repo, self._binding, rev, branch, wanted, self._policy)
-            self._resumed = taken.resumed
-            return taken.next_step
-
-    @property
-    def resumed(self) -> Resumed | None:
-        """What the last :meth:`resume` loaded, and which damaged commits it skipped; ``None`` before the first."""
-        return self._resumed
-
-    def load(
-        self,
-        rev: str | None = None,
-        *,
-        into: Mapping[str, Any] | None = None,
-        items: Sequence[str] | None = None,
-        names: Sequence[str] | None = None,
-        strict: bool = True,
-        verify: Literal["fast", "full"] = "fast",
-        lazy: bool = False,
-    ) -> dict[str, Any]:
-        """Read a commit, after waiting for pending saves. The branch stays where it is.
-
-        Args:
-            rev: the commit; the bound branch's tip if ``None``.
-            into: targets by item: objects with ``load_state_dict``, or templates. Tensors in them are overwritten and
-                stay the objects they are, so do dicts and lists. ``None``, and an empty dict or list, takes whatever
-                is stored in its place. Without it everything is built anew, tensors on the CPU.
-            items: names or globs of items; all (or those of ``into``) if ``None``.
-            names: names or globs of tensors and values, ``item::path/of/name``, or without ``item::`` in any item.
-            strict: whether names and dtypes have to agree exactly. If not, names that only one side has are passed
-                over (and logged), and tensors are cast where that keeps their kind of number. Shapes always have to
-                agree.
-            verify: ``"fast"`` compares what is stored with its checksums; ``"full"`` also what it decodes to with the
-                BLAKE3 it is known by, which takes about 0.2 s of a core per GB.
-            lazy: read no tensor: each is a :class:`LazyTensor`, which reads itself, or some rows, when asked, for as
-                long as this manager is open. Arrays, sparse and quantized tensors are read at once. Without ``into``.
-
-        Returns:
-            By item: the target, or what takes its place if it could not be altered (a number, a tuple).
-
-        Raises:
-            NotFound: the revision, an item or a name is not there.
-            Incompatible: something does not fit; the message lists it all, and nothing was altered.
-            Unsafe: it holds a class or pickle that was not allowed.
-            Corrupt: stored bytes are damaged; the message says which. Tensors may be partly written.
-        """
-        targets = None if into is None else self._owned(into, strict=strict)
-        wanted = Wanted(targets, items, names, strict, verifies_hash(verify))
-        if lazy:
-            source = LazySource(self._repo, self, wanted.verify_hash)
-            return load_lazily(source, self._agreed(rev), wanted, self._policy)
-        loaded = load(self._repo, self._agreed(rev), wanted, self._policy)
-        if into is not None and targets is not None:
-            loaded = {item: into[item] if value is targets[item] else value for item, value in loaded.items()}
-        if isinstance(into, MutableMapping):
-            into.update({item: value for item, value in loaded.items() if into[item] is not value})
-        return loaded
-
-    def load_latest(
-        self,
-        *,
-        into: Mapping[str, Any] | None = None,
-        items: Sequence[str] | None = None,
-        names: Sequence[str] | None = None,
-        strict: bool = True,
-        verify: Literal["fast", "full"] = "fast",
-        lazy: bool = False,
-    ) -> dict[str, Any]:
-        """Read the bound branch's tip: :meth:`load` without a revision."""
-        return self.load(None, into=into, items=items, names=names, strict=strict, verify=verify, lazy=lazy)
-
-    def load_tensors(
-        self, names: str | Sequence[str], rev: str | None = None, *, verify: Literal["fast", "full"] = "fast"
-    ) -> dict[str, Any]:
-        """Read some tensors only, by full name.
-
-        Args:
-            names: names or globs, ``item::path/of/name``, or without ``item::`` in any item; a container's name asks
-                for all tensors in it.
-            rev: the commit; the bound branch's tip if ``None``.
-            verify: how much is checked, see :meth:`load`.
-
-        Returns:
-            New tensors on the CPU, by ``item::name``.
-
-        Raises:
-            NotFound: the revision, or a name, is not there. Corrupt: stored bytes are damaged.
-        """
-        verify_hash = verifies_hash(verify)
-        wanted = [names] if isinstance(names, str) else names
-        return load_tensors(self._repo, self._agreed(rev), wanted, self._policy, verify_hash=verify_hash)
-
-    def _owned(self, targets: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-        """Targets that take their rank's own state, where each rank has one."""
-        rank, world_size = (0, 1) if self._talk is None else (self._talk.group.rank, self._talk.group.world_size)
-        return own_targets(targets, self._per_rank, rank, world_size, strict=strict)
-
-    def _agreed(self, rev: str | None) -> Commit:
-        """The commit that a revision names, once all saves have ended; rank 0 says which for all ranks."""
-        if self._talk is None:
-            self._recorder.wait()
-            return self._commit_at(rev)
-        with self._recorder.exclusively():
-            self._recorder.wait()
-            return self._repo.commit(commit_for_all(self._talk, lambda: self._resolved(rev)))
-
-    def _take_up(self, rev: str | None, branch: str | None, targets: Mapping[str, Any], wanted: Wanted) -> int:
-        """What :meth:`resume` does for one process alone."""
-        self._bring(branch, rev, list(targets))
-        point = self._binding.resume_point(rev, branch)
-        if point.commit is None:
-            self._binding.bind(point.branch, None)
-            self._resumed = Resumed()
-            return 0
-        line = [point.commit] if rev is not None else self._binding.line(point.branch, point.commit)
-        found, skipped = load_newest(self._repo, point.branch, line, wanted, self._policy)
-        if point.is_new:
-            self._repo.set_ref(branch_name(point.branch), None, point.commit, "branch", f"resumed at {rev}")
-        self._binding.bind(point.branch, found, left=point.commit if skipped else None)
-        if not self._repo.read_only:
-            with suppress(Incompatible, MemoryError, OSError):  # the save that it is for will say so
-                self._staging.expect(flattened(targets, self._policy))
-        self._resumed = Resumed(found.hex(), tuple(skipped))
-        return self._binding.next_step(found)

@@ -18,18 +18,23 @@ from store.worker.pushes import Pushes
 
 DEFAULT_REMOTE: Final = "origin"
 
+_BUCKET_PUSH_EVERY: Final = 100
+"""Who says ``s3_bucket`` says so in the words of an engine that pushes by itself."""
+
 
 class S3Arguments(TypedDict, total=False):
     """Keywords for a remote in an S3 bucket, for :class:`~moonclip.CheckpointManager`.
 
     Attributes:
-        s3_bucket: the bucket, instead of ``remote="s3://bucket/prefix"``; the other keywords go with either.
+        s3_bucket: the bucket, instead of ``remote="s3://bucket/prefix"``; the other keywords go with either. With it, a
+            push follows every 100 saves if nothing else is said. If it is said to be ``None``, they mean nothing.
         s3_prefix: what keys in it begin with.
         s3_endpoint: URL of the server, if it is not AWS.
         s3_region: region, if the environment does not say.
         s3_path_style: whether the bucket is part of the path and not of the host's name.
         s3_access_key: id of the credentials, which are kept nowhere. Better leave them to the environment.
         s3_secret_key: the secret that belongs to it.
+        s3_session_token: goes with temporary credentials.
         sync_every_n_saves: another name of ``push_every``.
     """
 
@@ -40,6 +45,7 @@ class S3Arguments(TypedDict, total=False):
     s3_path_style: bool
     s3_access_key: str
     s3_secret_key: str
+    s3_session_token: str
     sync_every_n_saves: int
 
 
@@ -86,16 +92,17 @@ def remote_arguments(
 
     Raises:
         Incompatible: it cannot be meant so. No credentials are repeated.
-        TypeError: there is no such keyword.
     """
-    unknown = sorted(s3.keys() - S3Arguments.__annotations__.keys())
-    if unknown:
-        raise TypeError(f"CheckpointManager has no keyword {unknown[0]!r}")
+    if remote is None and push_every is None and "s3_bucket" in s3 and s3["s3_bucket"] is None:
+        return None  # a script that may have a bucket says how to reach it in any case
     given = {key: value for key, value in s3.items() if value is not None}
     every = _the_one("push_every", push_every, "sync_every_n_saves", given.pop("sync_every_n_saves", None))
     if every is not None and (not isinstance(every, int) or every < 1):
-        raise Incompatible(f"push_every counts saves, from 1; it is {every!r}")
+        name = "push_every" if push_every is not None else "sync_every_n_saves"
+        raise Incompatible(f"{name} counts saves, from 1; it is {every!r}")
     bucket, prefix = given.pop("s3_bucket", None), given.pop("s3_prefix", "")
+    if bucket is not None and every is None:
+        every = _BUCKET_PUSH_EVERY
     place = _the_one("remote", remote, "s3_bucket", None if bucket is None else f"s3://{bucket}/{prefix}")
     if place is None:
         left = next(iter([*given, *(["push_every"] if every is not None else [])]), "s3_prefix" if prefix else None)
@@ -161,9 +168,10 @@ def _the_one(name: str, value: Any, other_name: str, other: Any) -> Any:
 
 def _keys(given: Mapping[str, Any]) -> Keys | None:
     access_key, secret_key = given.get("s3_access_key"), given.get("s3_secret_key")
+    token = given.get("s3_session_token") or None
     if access_key and secret_key:
-        return Keys(access_key, secret_key)
-    if access_key or secret_key:
+        return Keys(access_key, secret_key, token)
+    if access_key or secret_key or token:
         raise Incompatible("s3_access_key and s3_secret_key go together; without either the environment is asked")
     return None
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from store.errors import Incompatible
 from store.remotes.configured import remotes
 from store.remotes.remote import Remote, open_remote
 from store.repository import Repository
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from store.remotes.pushing.push import Pushed
 
     from .ranks.recorder import RankRecorder
+    from .ranks.talk import Talk
 
 
 class Syncing:
@@ -27,6 +29,7 @@ class Syncing:
     _binding: Binding
     _recorder: "Recorder | RankRecorder"
     _link: Link | None
+    _talk: "Talk | None"
 
     def remotes(self) -> dict[str, str]:
         """URL of each remote that the store knows, by name."""
@@ -167,6 +170,32 @@ class Syncing:
             self._binding.bind(branch, done.new)
             return done
 
+    def restore_from_remote(self) -> bool:
+        """Fill an empty store from the manager's remote, as :meth:`resume` does by itself: history, the newest commit.
+
+        Older commits are got when they are read.
+
+        Returns:
+            Whether anything came. A store that has a branch takes nothing: see :meth:`pull`.
+
+        Raises:
+            NotFound: there is no remote, or it has not the branch that was asked for.
+            Incompatible: this is one of several ranks, whose ``resume`` does it.
+            RemoteError: the remote did not do what was asked of it.
+            Corrupt: what it has is damaged. Nothing of that was taken.
+        """
+        if self._talk is not None:
+            raise Incompatible("of several ranks none restores a store: resume does so on all of them")
+        with self._recorder.exclusively():
+            self._recorder.wait()
+            if branches_of(self._repo):
+                return False
+            if self._link is None:
+                self._link = Link(default_remote(self._repo))
+            self._bring(None, None, ())
+            self._binding.bind(self._binding.branch, self._binding.current())
+            return self._binding.tip is not None
+
     # --- how --------------------------------------------------------------------------------------------------------
 
     def _bring(self, branch: str | None, rev: str | None, items: Sequence[str]) -> None:
@@ -184,6 +213,8 @@ class Syncing:
             self._binding.bind(found, None)
 
     def _opened(self, name: str | None) -> Remote:
+        if self._talk is not None and self._talk.group.rank != 0:
+            raise Incompatible(f"rank {self._talk.group.rank} talks with no remotes: do so on rank 0")
         link = self._link
         if name is None:
             name = link.remote if link is not None else default_remote(self._repo)

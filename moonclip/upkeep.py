@@ -1,9 +1,11 @@
 """What a manager does to its store beside saving and loading: checking it, and dropping what is not needed any more."""
 
+import operator
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from store.errors import Incompatible, NotFound
 from store.format.objects import Commit
@@ -17,10 +19,14 @@ from store.upkeep.prunesizes import measured
 from store.upkeep.retention import Keep
 
 from .binding import Binding
+from .jobs import SaveFuture
 from .recording import Recorder
 
 if TYPE_CHECKING:
     from .ranks.recorder import RankRecorder
+
+Revision = str | SupportsIndex | SaveFuture
+"""What names a commit: text as people write it, a step (``"step:300"`` in short), or what a save returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class Upkeep:
         drops = measured(self._repo, drops)
         return [_told(drop) for drop in (drops if dry_run else pruner.apply(drops))]
 
-    def pin(self, rev: str | None = None, message: str = "") -> str:
+    def pin(self, rev: Revision | None = None, message: str = "") -> str:
         """Keep a commit whatever policies say, until it is unpinned.
 
         Args:
@@ -107,7 +113,7 @@ class Upkeep:
         self._repo.pin(commit, message)
         return commit.hex()
 
-    def unpin(self, rev: str) -> None:
+    def unpin(self, rev: Revision) -> None:
         """Let a commit be pruned again.
 
         Raises:
@@ -120,6 +126,11 @@ class Upkeep:
     def pins(self) -> dict[str, str]:
         """Why each commit is pinned, by hex id."""
         return {commit.hex(): pin.message for commit, pin in self._repo.pins.all().items()}
+
+    def pinned_steps(self) -> list[int]:
+        """Steps of the commits that are pinned, lowest first."""
+        steps = (self._repo.commit(commit).step for commit in self._repo.pins.all())
+        return sorted(step for step in steps if step is not None)
 
     def fsck(self, *, full: bool = False) -> Report:
         """Check the store; damage is reported, not raised.
@@ -176,16 +187,36 @@ class Upkeep:
         self._recorder.wait()
         return repack(self._repo, goal, dry_run=dry_run)
 
-    def _resolved(self, rev: str | None) -> CommitId:
+    def merge_now(self) -> Repacked:
+        """Put small packs together: :meth:`repack`, in other words. Deltas need no merging; every step stays."""
+        return self.repack()
+
+    def _resolved(self, rev: Revision | None) -> CommitId:
         if rev is not None:
-            return self._repo.resolve(rev, self._binding.branch)
+            return self._repo.resolve(text_of(rev), self._binding.branch)
         tip = self._binding.current()
         if tip is None:
             raise NotFound(f"branch {self._binding.branch!r} has no commit yet", branch=self._binding.branch)
         return tip
 
-    def _commit_at(self, rev: str | None) -> Commit:
+    def _commit_at(self, rev: Revision | None) -> Commit:
         return self._repo.commit(self._resolved(rev))
+
+
+def text_of(rev: Revision) -> str:
+    """A revision as people write it; waits for the save that a Future is of.
+
+    Raises:
+        Incompatible: it is none. SaveFailed: that save failed.
+    """
+    if isinstance(rev, SaveFuture):
+        return rev.result()
+    if isinstance(rev, str):
+        return rev
+    with suppress(TypeError):
+        if not isinstance(rev, bool) and (step := operator.index(rev)) >= 0:
+            return f"step:{step}"
+    raise Incompatible(f"a commit is named by text, a step, or what save returned, not by {rev!r:.80}")
 
 
 def _told(drop: Drop) -> Dropped:

@@ -130,6 +130,12 @@ class SaveFailed(MoonclipError):
     kind = "save-failed"
 
 
+class DeadlinePassed(MoonclipError, TimeoutError):
+    """A save is not durable within the time it was given. It is still under way: ``flush`` waits for it."""
+
+    kind = "deadline-passed"
+
+
 class WorkerEnded(MoonclipError):
     """The process that stores what was captured ended before its save did; the message says how. Save again."""
 

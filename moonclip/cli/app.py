@@ -7,6 +7,7 @@ import os
 import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -30,7 +31,9 @@ _MODULE_OF: Final = {
     "reset": "reset",
     "bisect": "bisect",
     "reflog": "reflog",
+    "cat": "cat",
     "export": "export",
+    "import": "importing",
     "prune": "prune",
     "pin": "pin",
     "unpin": "pin",
@@ -45,6 +48,7 @@ _MODULE_OF: Final = {
     "pull": "pull",
     "clone": "clone",
     "ls-remote": "lsremote",
+    "migrate": "migrate",
 }
 
 
@@ -59,9 +63,9 @@ class Commands(click.Group):
         """The command of that name."""
         if cmd_name not in _MODULE_OF:
             return None
-        command: click.Command = getattr(
-            import_module(f".{_MODULE_OF[cmd_name]}", __package__), cmd_name.replace("-", "_")
-        )
+        module = import_module(f".{_MODULE_OF[cmd_name]}", __package__)
+        function = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, function)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -38,10 +38,10 @@ _ORDERS: Final = {"change": by_change, "name": by_name, "bytes": by_bytes}
 def diff(
     ctx: click.Context, before: str, after: str, patterns: tuple[str, ...], *, stat: bool, order: str, as_json: bool
 ) -> None:
-    """Show what differs between two commits; B is HEAD if it is not given.
+    """Show what differs between two commits.
 
-    NAME is item::name, a name in any item, or an item; all may be globs, and the name of a container asks for what is
-    in it. A second argument that no revision can look like (with :: or * in it) is a NAME.
+    B is HEAD if it is not given. NAME is item::name, a name in any item, or an item; all may be globs, and the name of
+    a container asks for what is in it. A second argument that no revision can look like (with :: or * in it) is a NAME.
 
     Of each changed tensor: the L2 norm of the change relative to that of A's tensor, the largest absolute change, the
     cosine between both, the share of elements that changed, and what its chunks take in packs that A does not have.

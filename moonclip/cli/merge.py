@@ -47,7 +47,9 @@ def merge(
     branch: str | None,
     as_json: bool,
 ) -> None:
-    """Merge commits by averaging their weights: a soup, whose parents they are.
+    """Merge commits by averaging their weights.
+
+    What comes of it, a soup, has them all for parents.
 
     The commit goes on the branch that A is the tip of, or on a new one. It holds the averaged items only: other items,
     an optimizer above all, have no meaningful mean and are left out. Tensors have to match by name, dtype and shape;

@@ -1,14 +1,16 @@
-"""Words for people: sizes, ages, dates, columns. Pure.
+"""Words for people: sizes, ages, dates, columns (those that the surface has, too, come from there). Pure.
 
 Nothing that is stored reaches a terminal as it is: a message may have come from anybody, and terminals obey what
 they are shown.
 """
 
-from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-_SIZE_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+from ..amounts import columns, counted, share, size
+
+__all__ = ["age", "columns", "counted", "date", "inline", "iso_date", "one_line", "printable", "share", "size"]
+
 _AGE_UNITS: Final = (
     (365 * 86_400, "year"),
     (30 * 86_400, "month"),
@@ -18,29 +20,6 @@ _AGE_UNITS: Final = (
     (60, "minute"),
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def size(size_bytes: int) -> str:
-    """``"1.5 MiB"``: three digits are enough to compare."""
-    if size_bytes < 1024:
-        return f"{size_bytes} B"
-    amount = float(size_bytes)
-    for unit in _SIZE_UNITS:
-        amount /= 1024
-        if amount < 999.5 or unit == _SIZE_UNITS[-1]:
-            break
-    digits = 2 if amount < 9.995 else 1 if amount < 99.95 else 0
-    return f"{amount:.{digits}f} {unit}"
-
-
-def counted(count: int, noun: str) -> str:
-    """``"1 commit"``, ``"2,000 commits"``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def share(part: int, whole: int) -> str:
-    """``"12.3 %"``; of nothing, nothing."""
-    return f"{100 * part / whole if whole else 0:.1f} %"
 
 
 def age(time_ns: int, now_ns: int) -> str:
@@ -79,25 +58,6 @@ def inline(text: str) -> str:
 def one_line(text: str) -> str:
     """The text's first line, safe to print."""
     return printable(text.strip().partition("\n")[0].rstrip())
-
-
-def columns(rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Rows as lines, each column as wide as it needs; the last is not padded.
-
-    Args:
-        rows: cells, all rows of one length.
-        right: numbers of columns that are aligned to the right.
-    """
-    cells = list(rows)
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    aligned_right = set(right)
-    return [
-        "  ".join(
-            cell.rjust(width) if number in aligned_right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
 
 
 def _escaped(char: str) -> str:

@@ -4,13 +4,20 @@ Nothing but ``store.disk.files`` and what it is made of uses this module.
 """
 
 import errno
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from ..ids import Buffer
+
+_log = logging.getLogger(__name__)
+
+NO_SYNC: Final = "MOONCLIP_FSYNC"
+"""Variable whose value ``0`` turns syncs off."""
 
 
 class Disk:
@@ -74,6 +81,28 @@ class Disk:
                 raise
         finally:
             os.close(fd)
+
+
+class UnsyncedDisk(Disk):
+    """The same, but nothing is made durable. *Unsafe*: a power cut or a kernel that dies may cost any commit."""
+
+    def fsync(self, fd: int) -> None:
+        """Do nothing."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Do nothing."""
+
+
+@cache
+def local_disk() -> Disk:
+    """The local file system; with ``MOONCLIP_FSYNC=0`` in the environment, for tests on slow disks, one without syncs.
+
+    The first call decides for the process.
+    """
+    if os.environ.get(NO_SYNC) != "0":
+        return Disk()
+    _log.warning("UNSAFE: %s=0, so nothing is synced: a power cut may cost any commit, however old", NO_SYNC)
+    return UnsyncedDisk()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..ids import Buffer
 from . import locks
 from .blocks import BlockPool, BlockWriter
-from .calls import Disk, ReadHandle, naming, write_all
+from .calls import Disk, ReadHandle, local_disk, naming, write_all
 from .locks import FileLock
 
 __all__ = ["BlockWriter", "FileLock", "Files", "Fingerprint", "ReadHandle"]
@@ -35,7 +35,7 @@ class Files:
     """
 
     def __init__(self, disk: Disk | None = None) -> None:
-        self._disk = disk or Disk()
+        self._disk = disk or local_disk()
         self._blocks = BlockPool()
 
     # --- reading ----------------------------------------------------------------------------------------------------

@@ -142,7 +142,8 @@ def test_credentials_that_are_refused_are_told_without_them(
     tmp_path: Path, proxy: FaultProxy, s3: dict[str, Any]
 ) -> None:
     proxy.place(Answer(403, "InvalidAccessKeyId"))
-    with CheckpointManager(tmp_path / "store", **s3) as mgr:
+    remote = f"s3://{s3.pop('s3_bucket')}"
+    with CheckpointManager(tmp_path / "store", remote=remote, **s3) as mgr:
         fill(mgr, 0)
         with pytest.raises(RemoteDenied) as refused:
             mgr.push()
