@@ -93,6 +93,11 @@ def await_save(root: Path) -> None:
     assert becomes_true(lambda: any(lease.commits for lease in living_leases(root, Files())))
 
 
+def require_no_save(root: Path) -> None:
+    """Raise Busy if a save on the branch ``main`` is under way, which a manager that is made now would wait for."""
+    Files().lock_exclusive(root / "writers" / "branches~main", blocking=False, create=False).close()
+
+
 @contextmanager
 def no_large_file(*pids: int) -> Iterator[None]:
     """A real fault: the kernel refuses some processes writes beyond 1 MiB of any file, as a full disk refuses all."""

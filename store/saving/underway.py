@@ -6,24 +6,42 @@ together with others that do; the kernel drops the lock when the saver dies.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ..disk.files import FileLock, Files
 from ..errors import Busy
+from ..ids import CommitId
 from ..limits import UNDERWAY_PAUSE_SECONDS, UNDERWAY_WAIT_SECONDS
 from ..naming.refnames import branch_name
+from .publish import Approve
 
 
-def saving(root: Path, files: Files, branch: str) -> FileLock:
-    """Say that a save on ``branch`` (short name) is under way, until the lock is closed.
+@contextmanager
+def saving(root: Path, files: Files, branch: str, approve: Approve | None = None) -> Iterator[Approve | None]:
+    """Say that a save on ``branch`` (short name) is under way, but for as long as ``approve`` is asked.
+
+    That may take long, and read the store through another manager of the branch, which would wait for this very save.
+    A trainer that is killed meanwhile never approves, so there is nothing that the next run would have to wait for.
+
+    Yields:
+        What to ask in the place of ``approve``.
 
     Raises:
         Incompatible: no legal name.
         OSError: the file cannot be made.
     """
-    path = _path(root, branch)
-    files.make_directory(path.parent)
-    return files.lock_shared(path)
+    with ExitStack() as held:
+        held.enter_context(_lock(root, files, branch))
+
+        def ask(commit: CommitId) -> None:
+            assert approve is not None
+            held.close()
+            approve(commit)
+            held.enter_context(_lock(root, files, branch))
+
+        yield None if approve is None else ask
 
 
 def await_saves(root: Path, files: Files, branch: str) -> None:
@@ -45,6 +63,12 @@ def await_saves(root: Path, files: Files, branch: str) -> None:
             time.sleep(UNDERWAY_PAUSE_SECONDS)
         else:
             return
+
+
+def _lock(root: Path, files: Files, branch: str) -> FileLock:
+    path = _path(root, branch)
+    files.make_directory(path.parent)
+    return files.lock_shared(path)
 
 
 def _path(root: Path, branch: str) -> Path:

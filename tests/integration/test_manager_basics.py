@@ -75,6 +75,13 @@ def test_three_lines_bring_a_run_back(root: Path) -> None:
     assert equal(again.parameters(), run.parameters())
 
 
+def test_an_empty_text_is_no_place_for_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Incompatible, match="root is empty"):
+        CheckpointManager("")
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_empty_store_leaves_everything_as_it_was(root: Path) -> None:
     run = Run()
     before = run.parameters()

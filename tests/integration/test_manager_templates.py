@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager, Incompatible
-from moonclip.matching import OPEN
+from moonclip.containers import OPEN
 
 Pair = namedtuple("Pair", "left right")
 

@@ -72,6 +72,21 @@ def test_matrices_come_back(element: Element, seed: int, rows: int, columns: int
     round_trip((base + drift).tobytes(), element, base.tobytes() if drift_bits else None)
 
 
+@pytest.mark.parametrize("element", [Element.FP32, Element.BF16], ids=lambda element: element.name)
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.1, 0.3])
+@pytest.mark.parametrize("has_base", [True, False])
+def test_few_rows_of_a_table_take_what_these_rows_take(element: Element, share: float, has_base: bool) -> None:
+    """A code would take a bit for each byte of all others: an eighth of the chunk, however few rows have changed."""
+    random, columns = np.random.default_rng(0), 512 // element.width_bytes
+    base = random.integers(0, 1 << 8 * element.width_bytes, (2000, columns)).astype(f"<u{element.width_bytes}")
+    if not has_base:
+        base[:] = 0
+    table, changed = base.copy(), random.permutation(len(base))[: int(share * len(base))]
+    table[changed] ^= random.integers(0, 1 << 8 * element.width_bytes, (len(changed), columns)).astype(base.dtype)
+    encoded = round_trip(table.tobytes(), element, base.tobytes() if has_base else None)
+    assert encoded.size_bytes <= (1.05 * share + 0.002) * table.nbytes
+
+
 @pytest.mark.parametrize("element", [Element.BF16, Element.FP16], ids=lambda element: element.name)
 @pytest.mark.parametrize("base_kind", ["none", "same values moved", "reversed", "zero"])
 def test_a10_every_16_bit_pattern_is_bit_identical(element: Element, base_kind: str) -> None:

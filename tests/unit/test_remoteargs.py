@@ -55,6 +55,7 @@ def test_the_words_of_the_rust_engine_are_a_url_and_settings() -> None:
 
 def test_nothing_said_is_no_remote(repo: Repository) -> None:
     assert remote_arguments(None, None, {}) is None
+    assert remote_arguments(None, None, {"s3_bucket": None, "s3_prefix": "x", "sync_every_n_saves": 10}) is None
     assert link(repo) is None
 
 
@@ -67,7 +68,9 @@ def test_nothing_said_is_no_remote(repo: Repository) -> None:
         ("s3://a", None, {"s3_bucket": "b"}, "remote and s3_bucket say the same"),
         ("s3://a", None, {"s3_prefix": "b"}, "s3_prefix goes with s3_bucket"),
         ("s3://a", 5, {"sync_every_n_saves": 5}, "push_every and sync_every_n_saves say the same"),
-        ("s3://a", 0, {}, "counts saves, from 1"),
+        ("s3://a", 0, {}, "push_every counts saves, from 1"),
+        ("s3://a", None, {"sync_every_n_saves": 0}, "sync_every_n_saves counts saves, from 1"),
+        (None, 5, {"s3_bucket": None}, "push_every needs to know where"),
         ("s3://a", None, {"s3_access_key": SECRET}, "go together"),
         ("s3://a", None, {"s3_secret_key": SECRET}, "go together"),
     ],
