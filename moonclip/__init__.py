@@ -44,25 +44,25 @@ if TYPE_CHECKING:
     )
     from store.upkeep.retention import Keep
 
-    from .comparing import Diff
-    from .descriptions import Description, Snapshot, TensorDescription
     from .exchange.loading import load_files
-    from .lazy import LazyTensor
+    from .loading.descriptions import Description, Snapshot, TensorDescription
+    from .loading.lazy import LazyTensor
     from .manager import CheckpointManager
-    from .reports import Event
+    from .managing.comparing import Diff
+    from .saving.reports import Event
     from .sharding.layouts import Part
     from .specs import ItemSpec, Layout, Sharding
 
 _MODULE_OF: Final = {
     "CheckpointManager": "moonclip.manager",
     "Box": "store.boxes",
-    "Diff": "moonclip.comparing",
-    "Event": "moonclip.reports",
+    "Diff": "moonclip.managing.comparing",
+    "Event": "moonclip.saving.reports",
     "Keep": "store.upkeep.retention",
-    "LazyTensor": "moonclip.lazy",
+    "LazyTensor": "moonclip.loading.lazy",
     "Part": "moonclip.sharding.layouts",
     **dict.fromkeys(("ItemSpec", "Layout", "Sharding"), "moonclip.specs"),
-    **dict.fromkeys(("Description", "Snapshot", "TensorDescription"), "moonclip.descriptions"),
+    **dict.fromkeys(("Description", "Snapshot", "TensorDescription"), "moonclip.loading.descriptions"),
     "load_files": "moonclip.exchange.loading",
     **dict.fromkeys(
         (

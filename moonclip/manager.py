@@ -11,35 +11,35 @@ from store.errors import Incompatible
 from store.naming.tags import Better
 from store.upkeep.retention import Keep
 
-from .binding import bound
-from .branching import Branching
 from .capture.budget import parse_bytes
 from .capture.staging import Staging
-from .comparing import Comparing
 from .exchange.methods import Exporting
-from .gates import Callback, Gate
-from .givens import asked, tell_of_slips
-from .items import GENERATORS, flattened, gathered
-from .jobs import SaveFuture
-from .lastgood import Resumed
-from .livefiles import LiveFiles
+from .loading.lastgood import Resumed
 from .loglevel import follow_environment
-from .looking import Looking
-from .milestones import Milestones
-from .policy import Policy
-from .precision import Precision
-from .preemption import Stopping
+from .managing.binding import bound
+from .managing.branching import Branching
+from .managing.comparing import Comparing
+from .managing.givens import asked, tell_of_slips
+from .managing.livefiles import LiveFiles
+from .managing.looking import Looking
+from .managing.milestones import Milestones
+from .managing.preemption import Stopping
+from .managing.remoteargs import linked, remote_arguments
+from .managing.restoring import Restoring
+from .managing.rustwords import MoreArguments, understood
+from .managing.topology import Stated
 from .ranks.aftercare import Aftercare
 from .ranks.explicit import ByRank
 from .ranks.joining import bound_together, joined
 from .ranks.recorder import RankRecorder
-from .recording import Recorder, Wish
-from .remoteargs import linked, remote_arguments
-from .reports import Event, Reports
-from .restoring import Restoring
-from .rustwords import MoreArguments, understood
+from .saving.gates import Callback, Gate
+from .saving.jobs import SaveFuture
+from .saving.precision import Precision
+from .saving.recording import Recorder, Wish
+from .saving.reports import Event, Reports
 from .specs import ItemSpec, Schema
-from .topology import Stated
+from .state.items import GENERATORS, flattened, gathered
+from .state.policy import Policy
 
 
 class CheckpointManager(Branching, ByRank, Comparing, Exporting, LiveFiles, Looking, Milestones, Restoring, Stopping):
@@ -76,7 +76,7 @@ class CheckpointManager(Branching, ByRank, Comparing, Exporting, LiveFiles, Look
         save_dtype: what floats are stored as, and restored from when they are loaded: ``"bf16"``, ``"fp16"``,
             ``"fp32"``, ``"fp64"``, ``"fp8_e4m3"``, ``"fp8_e5m2"`` or ``"none"``; or such names by pattern, of which the
             first that fits a tensor's name counts: ``{"model/*": "none", "*/exp_avg": "bf16"}``. Only ever narrower,
-            and never single elements. See :mod:`moonclip.precision`.
+            and never single elements. See :mod:`moonclip.saving.precision`.
         threads: threads that copy, encode and decode. If ``None``, what ``MOONCLIP_THREADS`` says, else the CPUs that
             this process may use, divided among the ranks of its host.
         allow: dotted names of classes (``"package.module.Class"``) that may be imported, and pickled for want of a
@@ -104,9 +104,9 @@ class CheckpointManager(Branching, ByRank, Comparing, Exporting, LiveFiles, Look
             commit stays. Both run in a thread, with ``async_save=False`` in the caller's; the next save waits for them,
             and they can load but not save.
         on_event: told of every save and load that has ended, see :class:`Event`; in whichever thread that is.
-        **more: for a bucket, see :class:`~moonclip.remoteargs.S3Arguments`; credentials come from the environment, as
-            boto3 finds them, unless given here. And the words of another engine, see
-            :class:`~moonclip.rustwords.MoreArguments`.
+        **more: for a bucket, see :class:`~moonclip.managing.remoteargs.S3Arguments`; credentials come from the
+            environment, as boto3 finds them, unless given here. And the words of another engine, see
+            :class:`~moonclip.managing.rustwords.MoreArguments`.
 
     Raises:
         Incompatible: the store needs a newer version, or an argument is none of those described.

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from moonclip.entries import FlatContainer, FlatEntry, FlatState, FlatTensor, FlatValue, LoadedEntry, LoadedTensor
-from moonclip.policy import SAFE, Policy
-from moonclip.state import flatten, unflatten
-from moonclip.tensors import TensorSource, tensor_from
+from moonclip.state.entries import FlatContainer, FlatEntry, FlatState, FlatTensor, FlatValue, LoadedEntry, LoadedTensor
+from moonclip.state.flattening import flatten, unflatten
+from moonclip.state.policy import SAFE, Policy
+from moonclip.state.tensors import TensorSource, tensor_from
 from store.format import values
 
 Stored = dict[str, tuple[Any, ...]]

@@ -14,7 +14,7 @@ from store.parallel import Threads
 from store.saving.arenas import Arena
 from store.saving.inputs import Span
 
-from ..tensors import TensorSource
+from ..state.tensors import TensorSource
 from .devices import Moment
 
 Place = tuple[TensorSource, Span]

@@ -13,7 +13,7 @@ import torch
 from store.saving.arenas import Arena
 from store.saving.inputs import Span
 
-from ..tensors import TensorSource, words_of
+from ..state.tensors import TensorSource, words_of
 
 _PORTABLE: Final = 1
 """``cudaHostRegisterPortable``: pinned for all devices."""

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from ..composites import is_distributed
-from ..tensors import version_of
+from ..state.composites import is_distributed
+from ..state.tensors import version_of
 
 Owned = Mapping[int, torch.Tensor]
 """Address of the first element → the tensor that its owner holds, whose version counter in-place operations raise.

@@ -20,8 +20,8 @@ from store.parallel import Threads
 from store.saving.arenas import Arena
 from store.saving.inputs import ContainerInput, Input, ItemInput, Span, TensorInput, UnchangedInput, ValueInput
 
-from ..entries import FlatEntry, FlatState, FlatTensor, FlatValue
-from ..tensors import TensorSource
+from ..state.entries import FlatEntry, FlatState, FlatTensor, FlatValue
+from ..state.tensors import TensorSource
 from .budget import fits_beside
 from .capturing import Capture
 from .copying import Copier, Place

@@ -14,8 +14,8 @@ import torch
 
 from store.limits import HELD_COPY_BYTES
 
-from ..entries import FlatState, FlatTensor
-from ..tensors import TensorSource, words_of
+from ..state.entries import FlatState, FlatTensor
+from ..state.tensors import TensorSource, words_of
 from .owned import Owned, counted, owned, owner_of
 from .witness import sampled
 

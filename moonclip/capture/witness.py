@@ -14,7 +14,7 @@ import torch
 from store.limits import WITNESS_WORDS
 from store.saving.inputs import Span
 
-from ..tensors import TensorSource, words_of
+from ..state.tensors import TensorSource, words_of
 from .devices import Moment
 from .owned import counted
 

@@ -12,8 +12,8 @@ from store.comparing import CommitDiff, Form, ItemDiff, TensorDiff, ValueDiff
 from store.format.values import Plain
 from store.limits import DIFF_NUMBERS_COUNT
 
-from ..names import join, segment
-from ..stored import full_name
+from ..loading.stored import full_name
+from ..state.names import join, segment
 from .plain import to_json, to_text
 from .text import columns, counted, inline, printable, size
 

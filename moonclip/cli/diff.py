@@ -9,7 +9,7 @@ from store.comparing import CommitDiff
 from store.ids import short
 from store.naming.refnames import HEAD
 
-from ..selecting import Selection
+from ..loading.selecting import Selection
 from .changes import by_bytes, by_change, by_name, header_lines, item_json, item_lines, stat_lines, value_json
 from .location import open_store
 from .ls import is_name

@@ -11,8 +11,8 @@ from store.format.objects import Commit
 from store.format.trees import Tree
 from store.repository import Repository
 
-from ..selecting import is_called
-from ..stored import SEPARATOR, full_name
+from ..loading.selecting import is_called
+from ..loading.stored import SEPARATOR, full_name
 
 _NEAR_SHOWN: Final = 3
 
@@ -43,7 +43,7 @@ def entries_of(repo: Repository, commit: Commit, patterns: Sequence[str] = ()) -
     Args:
         repo: the store.
         commit: the commit.
-        patterns: as for :func:`moonclip.stored.names_matching`; all if there are none.
+        patterns: as for :func:`moonclip.loading.stored.names_matching`; all if there are none.
 
     Raises:
         NotFound: a pattern that matches nothing.

@@ -8,7 +8,7 @@ from store.format.entries import TensorEntry
 from store.naming.refnames import HEAD
 from store.sizes import Sizes, size_bytes_of
 
-from ..stored import SEPARATOR
+from ..loading.stored import SEPARATOR
 from .listing import Listed, entries_of
 from .location import open_store
 from .output import echo_json_list, json_option

@@ -6,7 +6,7 @@ import click
 
 from store.history.stats import collect
 
-from ..statistics import lines, stored_bytes
+from ..managing.statistics import lines, stored_bytes
 from .location import open_store
 from .output import echo_json, json_option
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from store.format.values import Plain
 
-from ..names import ROOT, join, segment
-from ..numbering import GROUPS, STATE
+from ..loading.numbering import GROUPS, STATE
 from ..sharding.writers import Name
+from ..state.names import ROOT, join, segment
 
 Path = tuple[str | int, ...]
 """Keys and, in lists, indexes that lead to a leaf."""

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.planner import SavePlanner, WriteItem
 
 from store.errors import Incompatible, Unsafe
 
-from ..policy import Policy
+from ..state.policy import Policy
 
 _ARCHIVE: Final = b"PK\x03\x04"
 

@@ -20,8 +20,8 @@ from store.saving.saver import SaveRequest
 from store.saving.snapshots import Snapshot
 from store.saving.underway import saving
 
-from ..binding import Binding, bound
-from ..policy import Policy
+from ..managing.binding import Binding, bound
+from ..state.policy import Policy
 from .ids import step_of
 from .kept import Kept, Published
 from .layout import Layout

@@ -20,10 +20,10 @@ from store.ids import CommitId, short
 from store.naming.refnames import tag_name
 from store.repository import Repository
 
-from ..policy import Policy
-from ..reading import LocalRead, read_local
+from ..loading.reading import LocalRead, read_local
 from ..sharding.layouts import Part
-from ..tensors import mark_written, torch_dtype
+from ..state.policy import Policy
+from ..state.tensors import mark_written, torch_dtype
 from .ids import CheckpointId, tag_of
 from .leaves import archived
 from .shares import require_one_box

@@ -14,12 +14,12 @@ from store.saving.arenas import Arena
 from store.saving.inputs import ItemInput, Span, TensorInput
 from store.saving.shards import BoxInput, RankItem, ShardsInput
 
-from ..composites import taken_apart
-from ..entries import FlatState, FlatTensor
-from ..refusals import located
 from ..sharding.dtensors import shards_of
 from ..sharding.writers import Name
-from ..tensors import TensorSource, dtype_name, lies_in_c_order
+from ..state.composites import taken_apart
+from ..state.entries import FlatState, FlatTensor
+from ..state.refusals import located
+from ..state.tensors import TensorSource, dtype_name, lies_in_c_order
 from .layout import Layout
 
 

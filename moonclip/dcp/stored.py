@@ -29,15 +29,15 @@ from store.format.values import Plain
 from store.ids import short
 from store.repository import Repository
 
-from ..entries import FlatTensor, LoadedEntry, LoadedTensor
-from ..matching import Match
-from ..plans import Plan
-from ..policy import Policy
-from ..reading import Read, empty_for, read
-from ..state import flatten, unflatten
-from ..stored import StoredItem, full_name, read_item
-from ..tensors import torch_dtype
-from ..values import from_plain
+from ..loading.matching import Match
+from ..loading.plans import Plan
+from ..loading.reading import Read, empty_for, read
+from ..loading.stored import StoredItem, full_name, read_item
+from ..state.entries import FlatTensor, LoadedEntry, LoadedTensor
+from ..state.flattening import flatten, unflatten
+from ..state.policy import Policy
+from ..state.tensors import torch_dtype
+from ..state.values import from_plain
 from .layout import WHOLE, Path, kind_of, top_level
 
 _log = logging.getLogger("moonclip")

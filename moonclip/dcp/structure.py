@@ -16,11 +16,11 @@ from store.errors import Incompatible
 from store.saving.inputs import ContainerInput, ValueInput
 from store.saving.shards import BoxInput, RankInput, RankItem, ShardsInput
 
-from ..composites import is_distributed
-from ..entries import FlatEntry, FlatTensor, FlatValue
-from ..numbering import STATE
-from ..policy import Policy
-from ..state import flatten
+from ..loading.numbering import STATE
+from ..state.composites import is_distributed
+from ..state.entries import FlatEntry, FlatTensor, FlatValue
+from ..state.flattening import flatten
+from ..state.policy import Policy
 from .layout import Layout
 
 

@@ -16,8 +16,8 @@ from torch.futures import Future
 from store.errors import Incompatible
 from store.naming.refnames import branch_name
 
-from ..policy import Policy
-from ..state import flatten
+from ..state.flattening import flatten
+from ..state.policy import Policy
 from .ids import CheckpointId, tag_of
 from .kept import Kept, forget, kept_for
 from .layout import Layout

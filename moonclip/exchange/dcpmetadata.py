@@ -11,7 +11,7 @@ from store.boxes import Box, require_tiling
 from store.disk.files import Files
 from store.errors import Corrupt, Incompatible, MoonclipError, Unsafe
 
-from ..tensors import dtype_name
+from ..state.tensors import dtype_name
 from .dcppickle import ToldIndex, ToldObject, ToldTensor, damaged, unpickled
 from .ranges import MAX_SIZE
 

@@ -11,8 +11,8 @@ from store.errors import Corrupt
 from store.format.entries import TensorEntry
 from store.saving.inputs import ItemInput
 
-from ..numbering import GROUPS
-from ..tensors import torch_dtype
+from ..loading.numbering import GROUPS
+from ..state.tensors import torch_dtype
 from .dcpmetadata import Keys, Leaf, TensorLeaf, read_leaves
 from .ranges import Part, Ranges
 from .records import loaded_from, source_of

@@ -30,12 +30,12 @@ from store.format.entries import ContainerEntry, TensorEntry
 from store.format.objects import Commit
 from store.repository import Repository
 
-from ..matching import Match
-from ..plans import Plan
-from ..policy import SAFE
-from ..reading import read
-from ..stored import full_name, read_item
-from ..tensors import tensor_from, torch_dtype
+from ..loading.matching import Match
+from ..loading.plans import Plan
+from ..loading.reading import read
+from ..loading.stored import full_name, read_item
+from ..state.policy import SAFE
+from ..state.tensors import tensor_from, torch_dtype
 from . import pickling
 from .dcpmetadata import NAME
 from .outputs import Kind, found_of, require_free, writing_into

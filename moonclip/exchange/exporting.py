@@ -11,8 +11,8 @@ from store.format.entries import TensorEntry
 from store.format.objects import Commit
 from store.repository import Repository
 
+from ..loading.stored import full_name, items_matching
 from ..specs import Layout
-from ..stored import full_name, items_matching
 from . import hub, layouts, safetensors
 from .named import by_keys, tensors_of
 from .outputs import require_directory, require_free
@@ -126,9 +126,9 @@ def _chosen(commit: Commit, wanted: Wanted) -> tuple[list[str], bool]:
 def _pt(repo: Repository, commit: Commit, wanted: Wanted) -> Exported:
     """Load everything and hand it to ``torch.save``. Nothing stored is unpickled for it: that is refused."""
     require_torch("a .pt file")
-    from ..loading import Wanted as Loaded
-    from ..loading import load
-    from ..policy import SAFE
+    from ..loading.load import Wanted as Loaded
+    from ..loading.load import load
+    from ..state.policy import SAFE
     from . import pickling
 
     items, is_single = _chosen(commit, wanted)

@@ -13,7 +13,7 @@ from store.format.entries import TensorEntry
 from store.format.objects import Commit
 from store.repository import Repository
 
-from ..stored import full_name
+from ..loading.stored import full_name
 from . import safetensors
 from .named import Named, by_keys, tensors_of
 from .outputs import Kind, found_of, require_free, writing_into

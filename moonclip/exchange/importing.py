@@ -16,8 +16,8 @@ from store.saving.inputs import ContainerInput, Input, ItemInput, MadeInput
 from store.saving.saver import SaveRequest
 from store.saving.underway import saving
 
-from ..names import ROOT, segment
-from ..stored import SEPARATOR
+from ..loading.stored import SEPARATOR
+from ..state.names import ROOT, segment
 from . import hub
 from .ranges import FileRange, Part, Ranges
 from .requirements import require_torch

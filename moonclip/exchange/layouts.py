@@ -12,9 +12,9 @@ from store.format.entries import TensorEntry, ValueEntry
 from store.format.objects import Commit
 from store.repository import Repository
 
-from ..names import ROOT
+from ..loading.stored import full_name, items_matching, no_such_item
 from ..specs import Layout, file_paths
-from ..stored import full_name, items_matching, no_such_item
+from ..state.names import ROOT
 from . import safetensors
 from .named import by_keys, tensors_of
 from .outputs import require_free, writing_into
@@ -158,8 +158,8 @@ class _Writer:
         return self._loaded()
 
     def _loaded(self) -> Any:
-        from ..loading import Wanted, load
-        from ..policy import SAFE
+        from ..loading.load import Wanted, load
+        from ..state.policy import SAFE
 
         return load(self._repo, self._commit, Wanted(items=[self._item]), SAFE)[self._item]
 

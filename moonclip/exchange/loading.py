@@ -10,14 +10,14 @@ from store.errors import Incompatible
 from store.format.entries import ContainerEntry, Entry
 from store.parallel import Threads, default_thread_count
 
-from ..items import is_stateful, prepare
-from ..names import ROOT, segment
-from ..numbering import Parameters
-from ..plans import Plan
-from ..policy import SAFE
-from ..reading import read
-from ..refusals import located
-from ..stored import StoredItem
+from ..loading.numbering import Parameters
+from ..loading.plans import Plan
+from ..loading.reading import read
+from ..loading.stored import StoredItem
+from ..state.items import is_stateful, prepare
+from ..state.names import ROOT, segment
+from ..state.policy import SAFE
+from ..state.refusals import located
 from . import hub
 from .ranges import FileRange, Part, Ranges
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..capture.budget import parse_bytes
+from ..managing.upkeep import Revision, Upkeep
 from ..specs import Layout, Schema
-from ..upkeep import Revision, Upkeep
 from .exporting import Exported, Format, Wanted, export, format_of
 from .hub import MAX_SHARD_BYTES
 

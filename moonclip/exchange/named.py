@@ -10,8 +10,8 @@ from store.format.objects import Commit
 from store.format.trees import Tree
 from store.repository import Repository
 
-from ..names import METADATA, ROOT, key_of, last_segment
-from ..stored import ancestors, full_name
+from ..loading.stored import ancestors, full_name
+from ..state.names import METADATA, ROOT, key_of, last_segment
 
 _OPEN: Final = frozenset({"dict", "list", "tuple", "namedtuple", "OrderedDict", "defaultdict", "Counter", "deque"})
 """Containers whose tensors stand for themselves; those in any other make up one tensor (sparse, quantized, …)."""

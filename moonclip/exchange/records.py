@@ -19,8 +19,8 @@ from store.errors import Corrupt, MoonclipError
 from store.format.dtypes import dtype
 from store.strided import c_strides
 
-from ..entries import FlatTensor
-from ..state import flatten
+from ..state.entries import FlatTensor
+from ..state.flattening import flatten
 from . import pickling
 from .dcpmetadata import Place
 from .ranges import FileRange, Source

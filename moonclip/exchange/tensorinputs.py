@@ -8,12 +8,12 @@ from store.errors import Incompatible
 from store.format.entries import TensorEntry
 from store.saving.inputs import ContainerInput, Input, ItemInput, MadeInput, ValueInput
 
-from ..composites import is_distributed
-from ..entries import FlatContainer, FlatEntry, FlatState, FlatTensor
-from ..numbering import GROUPS
-from ..state import flatten
-from ..stored import full_name
-from ..tensors import TensorSource, writable_bytes
+from ..loading.numbering import GROUPS
+from ..loading.stored import full_name
+from ..state.composites import is_distributed
+from ..state.entries import FlatContainer, FlatEntry, FlatState, FlatTensor
+from ..state.flattening import flatten
+from ..state.tensors import TensorSource, writable_bytes
 from .ranges import Ranges
 
 DEFAULT_ITEM: Final = "model"

@@ -9,10 +9,10 @@ from store.repository import Repository
 from store.saving.saver import SaveRequest
 from store.saving.underway import saving
 
-from ..binding import settled_tip
 from ..exchange.tensorinputs import input_of_state
-from ..items import flattened
-from ..policy import SAFE
+from ..managing.binding import settled_tip
+from ..state.items import flattened
+from ..state.policy import SAFE
 from .verifying import verify
 
 

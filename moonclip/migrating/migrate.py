@@ -15,9 +15,9 @@ from store.history.walks import first_parents
 from store.ids import CommitId
 from store.repository import Repository
 
-from ..binding import open_or_make, tip_of
-from ..policy import SAFE
-from ..values import plain_metadata
+from ..managing.binding import open_or_make, tip_of
+from ..state.policy import SAFE
+from ..state.values import plain_metadata
 from .committing import commit
 from .source import Found, Loaded, Source
 

@@ -9,7 +9,7 @@ from store.disk.files import Files
 
 from ..exchange import pickling, safetensors
 from ..exchange.loading import load_files
-from ..tensors import torch_dtype
+from ..state.tensors import torch_dtype
 
 
 def read_torch(path: Path) -> Any:

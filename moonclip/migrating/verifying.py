@@ -9,8 +9,8 @@ from store.format.entries import ContainerEntry, Entry, TensorEntry, ValueEntry
 from store.ids import CommitId
 from store.repository import Repository
 
-from ..entries import FlatContainer, FlatEntry, FlatState, FlatTensor, FlatValue
-from ..stored import full_name
+from ..loading.stored import full_name
+from ..state.entries import FlatContainer, FlatEntry, FlatState, FlatTensor, FlatValue
 
 _SHOWN: Final = 5
 

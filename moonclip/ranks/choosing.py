@@ -16,10 +16,10 @@ from store.saving.saver import SaveRequest, require_legal
 from store.saving.snapshots import Snapshot
 from store.saving.underway import saving
 
-from ..binding import Binding
-from ..policy import Policy
-from ..recording import Wish
-from ..values import plain_metadata
+from ..managing.binding import Binding
+from ..saving.recording import Wish
+from ..state.policy import Policy
+from ..state.values import plain_metadata
 from .plan import Offer, joined_told, shares, to_put_together
 from .replicas import Copies, copies_of, encode_copies
 from .saving import Verdict

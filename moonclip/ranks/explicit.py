@@ -16,18 +16,18 @@ from store.saving.saver import SaveRequest
 from store.saving.snapshots import Snapshot
 from store.saving.underway import saving
 
-from ..binding import Binding
 from ..capture.staging import Staging
-from ..gates import Gate
-from ..policy import Policy
-from ..precision import Precision
+from ..managing.binding import Binding
+from ..saving.gates import Gate
+from ..saving.precision import Precision
 from ..specs import Schema
-from ..values import plain_metadata
+from ..state.policy import Policy
+from ..state.values import plain_metadata
 from .holdings import Holdings, Terms
 from .plan import Share
 
 if TYPE_CHECKING:
-    from ..recording import Recorder
+    from ..saving.recording import Recorder
     from .recorder import RankRecorder
 
 

@@ -14,21 +14,21 @@ from store.saving.arenas import Arena
 from store.saving.inputs import ContainerInput, ItemInput, Span, TensorInput, UnchangedInput, ValueInput
 from store.saving.shards import BoxInput, RankInput, RankItem, ShardsInput
 
-from ..composites import is_distributed
-from ..entries import FlatState, FlatTensor, FlatValue
-from ..items import state_of
-from ..names import join
-from ..numbering import parameter_names
-from ..policy import Policy
-from ..precision import Precision
-from ..refusals import Refused, located
+from ..loading.numbering import parameter_names
+from ..saving.precision import Precision
 from ..sharding.layouts import Part, place_of
 from ..sharding.placed import place
 from ..sharding.writers import Holding, Name
 from ..specs import Resharder
-from ..state import flatten
-from ..tensors import TensorSource, lies_in_c_order
-from ..wrappers import canonical_state
+from ..state.composites import is_distributed
+from ..state.entries import FlatState, FlatTensor, FlatValue
+from ..state.flattening import flatten
+from ..state.items import state_of
+from ..state.names import join
+from ..state.policy import Policy
+from ..state.refusals import Refused, located
+from ..state.tensors import TensorSource, lies_in_c_order
+from ..state.wrappers import canonical_state
 from .perrank import under_rank
 from .plan import Offer, Share
 from .replicas import Copies, digest_of_box, digest_of_value

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from store.errors import Incompatible
 
-from ..entries import FlatContainer, FlatEntry, FlatState, FlatTensor, FlatValue
-from ..items import GENERATORS, Stateful, is_stateful
-from ..names import ROOT, join, segment
+from ..state.entries import FlatContainer, FlatEntry, FlatState, FlatTensor, FlatValue
+from ..state.items import GENERATORS, Stateful, is_stateful
+from ..state.names import ROOT, join, segment
 
 _RANK: Final = re.compile(r"rank [0-9]+")
 

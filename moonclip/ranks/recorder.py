@@ -1,4 +1,4 @@
-"""Saves of one manager of several ranks: what :class:`~moonclip.recording.Recorder` does for one process."""
+"""Saves of one manager of several ranks: what :class:`~moonclip.saving.recording.Recorder` does for one process."""
 
 import threading
 import time
@@ -17,18 +17,18 @@ from store.repository import Repository
 from store.saving.rankbases import RankMemory
 from store.saving.shards import RankItem
 
-from .. import leaving
-from ..binding import Binding
 from ..capture.capturing import Capture
 from ..capture.staging import Staging
-from ..gates import Gate
-from ..items import GENERATORS
-from ..jobs import SaveFuture, failure_of, finalized
-from ..policy import Policy
-from ..precision import Precision
-from ..recording import Wish
+from ..managing.binding import Binding
+from ..saving import leaving
+from ..saving.gates import Gate
+from ..saving.jobs import SaveFuture, failure_of, finalized
+from ..saving.precision import Precision
+from ..saving.recording import Wish
+from ..saving.turns import Turns
 from ..specs import Schema
-from ..turns import Turns
+from ..state.items import GENERATORS
+from ..state.policy import Policy
 from .aftercare import Aftercare
 from .agreeing import Agreement
 from .choosing import Chooser

@@ -11,9 +11,9 @@ from store.format import values
 from store.format.canonical import Node
 from store.format.values import Plain
 
-from ..names import METADATA, last_segment
 from ..sharding.writers import Holding, Name
-from ..tensors import TensorSource, words_of
+from ..state.names import METADATA, last_segment
+from ..state.tensors import TensorSource, words_of
 
 _TOLD: Final = 10
 """How many differences an error lists."""

@@ -12,10 +12,10 @@ from store.limits import LAST_GOOD_COMMITS
 from store.naming.refnames import branch_name
 from store.repository import Repository
 
-from ..binding import Binding
-from ..lastgood import Resumed, Skipped
-from ..loading import Wanted, load
-from ..policy import Policy
+from ..loading.lastgood import Resumed, Skipped
+from ..loading.load import Wanted, load
+from ..managing.binding import Binding
+from ..state.policy import Policy
 from .messages import error_of, told
 from .taking import taken_by_all
 from .talk import Talk

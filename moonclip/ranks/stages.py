@@ -15,8 +15,8 @@ import torch
 from store.errors import Incompatible
 from store.format.canonical import Node
 
-from ..numbering import GROUPS
-from ..wrappers import bare
+from ..loading.numbering import GROUPS
+from ..state.wrappers import bare
 
 _OWN: Final = frozenset({"params", "param_names"})
 

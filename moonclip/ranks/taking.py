@@ -7,14 +7,14 @@ import torch
 
 from store.format.canonical import Node
 
-from ..elsewhere import Elsewhere
-from ..items import is_stateful
-from ..numbering import parameter_names
-from ..policy import Policy
-from ..refusals import located
-from ..state import flatten
-from ..targets import target_state
-from ..wrappers import canonical_state
+from ..loading.elsewhere import Elsewhere
+from ..loading.numbering import parameter_names
+from ..loading.targets import target_state
+from ..state.flattening import flatten
+from ..state.items import is_stateful
+from ..state.policy import Policy
+from ..state.refusals import located
+from ..state.wrappers import canonical_state
 from .stages import groups_of
 from .talk import Talk
 

@@ -9,7 +9,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from store.boxes import whole
 from store.errors import Incompatible
 
-from ..refusals import Refused
+from ..state.refusals import Refused
 from .layouts import Layout, Part, Split, local_shape, parts_of
 from .placed import Placed
 

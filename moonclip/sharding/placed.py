@@ -12,12 +12,12 @@ import torch
 from store.boxes import Box, require_tiling, whole
 from store.errors import Incompatible
 
-from ..containers import OPEN
-from ..entries import FlatContainer, FlatState, FlatTensor
-from ..refusals import Refused, located
+from ..loading.stored import ancestors
 from ..specs import Resharder, Sharding
-from ..stored import ancestors
-from ..tensors import TensorSource, lies_in_c_order
+from ..state.containers import OPEN
+from ..state.entries import FlatContainer, FlatState, FlatTensor
+from ..state.refusals import Refused, located
+from ..state.tensors import TensorSource, lies_in_c_order
 
 
 class Placed(torch.Tensor):

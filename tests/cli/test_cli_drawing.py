@@ -11,7 +11,7 @@ import torch
 from moonclip.cli.elements import texts
 from moonclip.cli.lanes import beside, draw
 from moonclip.cli.text import age, columns, date, iso_date, one_line, printable, share
-from moonclip.tensors import DTYPE_NAMES
+from moonclip.state.tensors import DTYPE_NAMES
 from store.history.walks import graph
 from store.ids import CommitId, ObjectId
 

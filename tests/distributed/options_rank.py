@@ -19,7 +19,7 @@ from moonclip import CheckpointManager, Incompatible, Keep, SaveFailed
 from moonclip.ranks.group import Group
 from moonclip.ranks.saving import RankPart, Verdict, follow, lead
 from moonclip.ranks.talk import Talk
-from moonclip.reports import Event
+from moonclip.saving.reports import Event
 from store.parallel import Threads
 from store.repository import Repository
 from store.saving.saver import SaveRequest

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from moonclip.sharding.dtensors import Shards, shards_of
 from moonclip.sharding.layouts import place_of
 from moonclip.sharding.writers import Holding, Name, share_out
-from moonclip.tensors import writable_bytes
+from moonclip.state.tensors import writable_bytes
 from store.boxes import Box
 from store.format.entries import Piece, TensorEntry
 from store.ids import chunk_id

@@ -18,8 +18,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from moonclip.refusals import Refused
 from moonclip.sharding.dtensors import shards_of
+from moonclip.state.refusals import Refused
 from store.boxes import require_tiling, whole
 from tests.sharding import within
 

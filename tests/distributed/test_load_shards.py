@@ -15,10 +15,10 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from moonclip import CheckpointManager, Corrupt, Incompatible
-from moonclip.reading import planned
+from moonclip.loading.reading import planned
 from moonclip.sharding.dtensors import shards_of
 from moonclip.sharding.layouts import Layout, Split
-from moonclip.tensors import writable_bytes
+from moonclip.state.tensors import writable_bytes
 from store.format.entries import TensorEntry
 from store.reading.retrieve import gather
 from store.repository import Repository

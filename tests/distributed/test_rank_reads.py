@@ -8,10 +8,10 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from moonclip.reading import planned
+from moonclip.loading.reading import planned
 from moonclip.sharding.dtensors import shards_of
 from moonclip.sharding.layouts import Layout, Split, parts_of
-from moonclip.tensors import writable_bytes
+from moonclip.state.tensors import writable_bytes
 from store.boxes import Box
 from store.format.entries import TensorEntry
 from store.reading.retrieve import gather

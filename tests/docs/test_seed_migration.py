@@ -8,7 +8,7 @@ import pytest
 
 import store
 from moonclip import CheckpointManager
-from moonclip.rustwords import MoreArguments
+from moonclip.managing.rustwords import MoreArguments
 from store.repository import Repository
 from tests.docs.test_seed_snippets import names, run
 

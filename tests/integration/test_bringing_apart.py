@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from moonclip.bringing import bring
+from moonclip.managing.bringing import bring
 from store.errors import Conflict, NotFound
 from store.remotes.configured import RemoteConfig, add_remote
 from store.remotes.pushing.push import push

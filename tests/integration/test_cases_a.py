@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager, Incompatible, Unsafe
-from moonclip.state import flatten
-from moonclip.tensors import DTYPE_NAMES, TensorSource, tensor_from, writable_bytes
+from moonclip.state.flattening import flatten
+from moonclip.state.tensors import DTYPE_NAMES, TensorSource, tensor_from, writable_bytes
 from store.fsck import fsck
 from store.history.stats import collect
 from store.repository import Repository

@@ -21,8 +21,8 @@ from moonclip.cli.app import commands
 from moonclip.dcp import StorageReader, StorageWriter
 from moonclip.dcp.kept import _kept, forget
 from moonclip.dcp.reader import _read
-from moonclip.reading import planned
-from moonclip.tensors import writable_bytes
+from moonclip.loading.reading import planned
+from moonclip.state.tensors import writable_bytes
 from store.errors import Conflict, PartsOutdated, Pruned
 from store.fsck import fsck
 from store.gc import collect

@@ -16,7 +16,7 @@ from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, Layout,
 from moonclip.exchange.importing import Source, Wanted, import_files, items_of, telling, tensor_bytes
 from moonclip.exchange.ranges import Ranges
 from moonclip.exchange.tensorinputs import input_of
-from moonclip.tensors import TensorSource
+from moonclip.state.tensors import TensorSource
 from store.disk.files import Files
 from store.repository import Repository
 from store.saving.inputs import MadeInput

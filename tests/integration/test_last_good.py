@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, NotFound, Pruned, SaveFailed, lastgood
+from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, NotFound, Pruned, SaveFailed
+from moonclip.loading.load import lastgood
 from store.format.entries import TensorEntry
 from store.ids import CommitId, ObjectId, from_hex
 from store.naming.refnames import branch_name

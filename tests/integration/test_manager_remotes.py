@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from moonclip import (
-    CheckpointManager,
-    Conflict,
-    Incompatible,
-    Keep,
-    MoonclipError,
-    NotFound,
-    PushFailed,
-    RemoteMissing,
-    bringing,
-)
+from moonclip import CheckpointManager, Conflict, Incompatible, Keep, MoonclipError, NotFound, PushFailed, RemoteMissing
+from moonclip.managing import bringing
 from store.disk.files import Files
 from store.fsck import fsck
 from store.layout import Layout

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager, Incompatible
-from moonclip.containers import OPEN
+from moonclip.state.containers import OPEN
 
 Pair = namedtuple("Pair", "left right")
 

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import save_file
 
 from moonclip import CheckpointManager
-from moonclip.items import flattened
 from moonclip.migrating.committing import commit
 from moonclip.migrating.detecting import source_at
 from moonclip.migrating.migrate import Step, migrate, plan
 from moonclip.migrating.verifying import verify
-from moonclip.policy import SAFE
-from moonclip.state import flatten
+from moonclip.state.flattening import flatten
+from moonclip.state.items import flattened
+from moonclip.state.policy import SAFE
 from store.disk.calls import Disk
 from store.disk.files import Files
 from store.errors import Corrupt, Incompatible, NotFound, Unsafe

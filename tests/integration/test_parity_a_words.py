@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from moonclip import CheckpointManager, Conflict, Incompatible, Keep, NotFound
-from moonclip.givens import placed, tensor_of
-from moonclip.rustwords import MoreArguments, understood
+from moonclip.managing.givens import placed, tensor_of
+from moonclip.managing.rustwords import MoreArguments, understood
 from moonclip.specs import ItemSpec
 from store.disk.calls import NO_SYNC
 from tests.workers import no_large_file

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager, DeadlinePassed, Incompatible, MoonclipError, RemoteMissing, SaveFailed
-from moonclip.milestones import _tell
-from moonclip.preemption import STOP_SIGNALS
+from moonclip.managing.milestones import _tell
+from moonclip.managing.preemption import STOP_SIGNALS
 from tests.pushing import refs_of_remote_held, remote_tip
 from tests.workers import becomes_true, no_large_file, only_worker, refs_held
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moonclip.tensors import DTYPE_NAMES
+from moonclip.state.tensors import DTYPE_NAMES
 from store.format.numerals import Numbers, numeral, words
 
 TORCH = {name: dtype for dtype, name in DTYPE_NAMES.items()}

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moonclip.names import key_of, segment
-from moonclip.state import FlatContainer, FlatValue, LoadedTensor, flatten, unflatten
-from moonclip.values import from_plain
+from moonclip.state.flattening import FlatContainer, FlatValue, LoadedTensor, flatten, unflatten
+from moonclip.state.names import key_of, segment
+from moonclip.state.values import from_plain
 from store.errors import MoonclipError
 from store.format.values import Tagged
 from tests.state_trip import stored, trip

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from moonclip.tensors import DTYPE_NAMES
+from moonclip.state.tensors import DTYPE_NAMES
 from store.comparing import CommitDiff, ItemDiff, Measures, diff, measuring, segments
 from store.comparing.values import value_changes
 from store.errors import Corrupt, Pruned

@@ -9,7 +9,7 @@ import torch
 
 from moonclip.capture.capturing import Capture
 from moonclip.capture.staging import Staging
-from moonclip.state import flatten
+from moonclip.state.flattening import flatten
 from store.errors import StateChanged
 from store.saving.inputs import TensorInput, located
 from tests.gating import GatedThreads

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from moonclip.tensors import DTYPE_NAMES
+from moonclip.state.tensors import DTYPE_NAMES
 from store.comparing import merging
 from store.comparing.merging import Merge, merge
 from store.errors import Conflict, Corrupt, Incompatible, NotFound, Pruned, ReadOnly

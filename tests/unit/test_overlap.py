@@ -16,8 +16,8 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from moonclip.capture.capturing import Capture
 from moonclip.capture.staging import Staging
-from moonclip.items import state_of
-from moonclip.state import flatten
+from moonclip.state.flattening import flatten
+from moonclip.state.items import state_of
 from store.errors import StateChanged
 from store.limits import HELD_COPY_BYTES
 from store.parallel import Threads

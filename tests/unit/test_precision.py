@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from moonclip.entries import FlatState, FlatTensor
-from moonclip.items import flattened
-from moonclip.policy import SAFE
-from moonclip.precision import Precision
+from moonclip.saving.precision import Precision
+from moonclip.state.entries import FlatState, FlatTensor
+from moonclip.state.items import flattened
+from moonclip.state.policy import SAFE
 from store.errors import Incompatible
 
 

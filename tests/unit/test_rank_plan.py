@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from moonclip.items import GENERATORS
 from moonclip.ranks.messages import error_of, told
 from moonclip.ranks.perrank import OwnState, is_per_rank, under_rank
 from moonclip.ranks.plan import Offer, Share, digest, shares, to_put_together
 from moonclip.ranks.replicas import copies_of, decode_copies, encode_copies, require_same
 from moonclip.ranks.stages import Group, Joined, joined
 from moonclip.sharding.writers import Holding, Name
-from moonclip.state import flatten
+from moonclip.state.flattening import flatten
+from moonclip.state.items import GENERATORS
 from store.boxes import Box
 from store.errors import Conflict, Incompatible, MoonclipError, PartsMissing
 from store.format.canonical import decode, encode

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from moonclip import CheckpointManager
-from moonclip.remoteargs import RemoteArguments, default_remote, linked, remote_arguments
+from moonclip.managing.remoteargs import RemoteArguments, default_remote, linked, remote_arguments
 from store.errors import Incompatible, NotFound
 from store.remotes.configured import RemoteConfig, add_remote, remotes
 from store.repository import Repository

@@ -12,8 +12,8 @@ import torch
 
 from moonclip.capture.copying import Copier, _stretches
 from moonclip.capture.staging import Staging
-from moonclip.entries import FlatState, FlatTensor
-from moonclip.state import flatten
+from moonclip.state.entries import FlatState, FlatTensor
+from moonclip.state.flattening import flatten
 from store.errors import NoRoom
 from store.limits import MIB, PAGE_BYTES, WORKER_BYTES
 from store.parallel import Threads

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from moonclip.state import FlatTensor, flatten
+from moonclip.state.flattening import FlatTensor, flatten
 from store.errors import Incompatible
 from tests.state_trip import trip
 

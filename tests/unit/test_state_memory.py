@@ -5,8 +5,8 @@ import gc
 import pytest
 import torch
 
-from moonclip.state import FlatTensor, flatten
-from moonclip.tensors import dtype_name, fill, mark_written, tensor_from, torch_dtype, writable_bytes
+from moonclip.state.flattening import FlatTensor, flatten
+from moonclip.state.tensors import dtype_name, fill, mark_written, tensor_from, torch_dtype, writable_bytes
 from store.errors import Incompatible
 
 

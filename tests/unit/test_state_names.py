@@ -2,7 +2,7 @@
 
 import pytest
 
-from moonclip.names import join, key_of, last_segment, parent_of, segment, select
+from moonclip.state.names import join, key_of, last_segment, parent_of, segment, select
 from store.errors import Corrupt, NotFound
 
 NAMES = ["", "model", "model/layer.0.weight", "model/layer.1.weight", "optimizer", "optimizer/0", "optimizer/0/exp_avg"]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from moonclip.policy import Policy
-from moonclip.state import FlatValue, flatten, unflatten
-from moonclip.values import from_plain, to_plain
+from moonclip.state.flattening import FlatValue, flatten, unflatten
+from moonclip.state.policy import Policy
+from moonclip.state.values import from_plain, to_plain
 from store.errors import Corrupt, Incompatible, Unsafe
 from store.format.values import Tagged
 from tests.state_trip import trip

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from moonclip.policy import Policy
-from moonclip.state import flatten
-from moonclip.values import from_plain, to_plain
+from moonclip.state.flattening import flatten
+from moonclip.state.policy import Policy
+from moonclip.state.values import from_plain, to_plain
 from store.errors import Corrupt, Incompatible, Unsafe
 from store.format import values
 from store.format.values import Tagged

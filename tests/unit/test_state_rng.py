@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from moonclip.rng import capture, restore
-from moonclip.values import from_plain
+from moonclip.state.rng import capture, restore
+from moonclip.state.values import from_plain
 from store.errors import Incompatible
 from store.format import values
 from tests.state_trip import trip

@@ -8,7 +8,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 from torch.utils import _pytree
 
-from moonclip.state import FlatContainer, flatten, unflatten
+from moonclip.state.flattening import FlatContainer, flatten, unflatten
 from store.errors import Corrupt, Incompatible, Unsafe
 from store.format import values
 from tests.ranks import rank_of, spread

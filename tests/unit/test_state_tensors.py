@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from moonclip.entries import FlatTensor
-from moonclip.state import flatten
-from moonclip.tensors import DTYPE_NAMES, TensorSource, tensor_from
+from moonclip.state.entries import FlatTensor
+from moonclip.state.flattening import flatten
+from moonclip.state.tensors import DTYPE_NAMES, TensorSource, tensor_from
 from store.errors import Incompatible
 from tests.state_trip import bytes_of, loaded, stored, trip
 

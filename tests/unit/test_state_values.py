@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from moonclip.state import FlatContainer, FlatValue, flatten
-from moonclip.values import from_plain, to_plain
+from moonclip.state.flattening import FlatContainer, FlatValue, flatten
+from moonclip.state.values import from_plain, to_plain
 from store.format import values
 from tests.state_trip import stored, trip
 

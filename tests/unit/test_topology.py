@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from moonclip.topology import Stated, Topology, default_group, topology
+from moonclip.managing.topology import Stated, Topology, default_group, topology
 from store.errors import Incompatible
 
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "0"}
@@ -92,7 +92,9 @@ def test_a_launcher_that_makes_no_sense_is_told_of(surrounding: dict[str, str]) 
 
 
 def test_looking_for_a_group_loads_nothing() -> None:
-    program = "import sys; from moonclip.topology import default_group; print(default_group(), 'torch' in sys.modules)"
+    program = (
+        "import sys; from moonclip.managing import topology; print(topology.default_group(), 'torch' in sys.modules)"
+    )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert finished.stdout.split() == ["None", "False"]
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from moonclip.capture.capturing import Capture
 from moonclip.capture.staging import Staging
-from moonclip.items import state_of
-from moonclip.state import flatten
+from moonclip.state.flattening import flatten
+from moonclip.state.items import state_of
 from store.errors import StateChanged
 from store.limits import MIB
 from store.parallel import Threads

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from moonclip.wrappers import bare, canonical_names, canonical_state, respelled_paths, respelling
+from moonclip.state.wrappers import bare, canonical_names, canonical_state, respelled_paths, respelling
 
 
 @pytest.mark.parametrize(

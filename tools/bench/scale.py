@@ -14,8 +14,8 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from statistics import median
 from typing import Final, TypeVar
 
-from moonclip.descriptions import describe
-from moonclip.policy import SAFE
+from moonclip.loading.descriptions import describe
+from moonclip.state.policy import SAFE
 from store.naming.refnames import HEAD, branch_name
 from store.repository import DEFAULT_BRANCH, Repository
 from store.saving.bases import LastSave

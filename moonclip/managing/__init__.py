@@ -1,0 +1,1 @@
+"""The parts of :class:`~moonclip.manager.CheckpointManager`, by what they do, and what it is told when it is made."""

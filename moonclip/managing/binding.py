@@ -1,0 +1,259 @@
+"""The store and branch that a manager is bound to, and where a run takes up again."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from store.disk.descriptors import occupy_standard_streams
+from store.errors import Conflict, MoonclipError, NotFound, StoreNotFound, WorkerEnded
+from store.format.objects import Commit
+from store.history.walks import first_parents
+from store.ids import CommitId, from_hex, short
+from store.naming.refnames import BRANCHES, RefName, branch_name, short_name
+from store.naming.refs import NotDurable
+from store.repository import DEFAULT_BRANCH, Repository
+from store.saving.saver import SaveRequest
+from store.saving.underway import await_saves
+
+from ..saving import leaving
+
+_log = logging.getLogger("moonclip")
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """Where to take up.
+
+    Attributes:
+        branch: branch to be bound to, short name.
+        commit: commit to load, ``None`` if the branch has none yet.
+        is_new: whether the branch is still to be made.
+    """
+
+    branch: str
+    commit: CommitId | None
+    is_new: bool = False
+
+
+class Binding:
+    """A branch, and the commit on it that the next save comes after.
+
+    The branch is chosen when the manager opens, resumes or switches. ``HEAD`` is read once, by who makes this.
+
+    Attributes:
+        branch: short name.
+        tip: the last commit that was made or resumed from here: the next one's parent. The branch itself may have
+            been moved by others; then the next save is refused.
+        left: where the branch still is if that is damaged, and ``tip`` is what was resumed instead: the next save
+            moves it from there.
+        is_chosen: whether somebody named the branch when the manager was opened; else ``HEAD`` did.
+    """
+
+    def __init__(self, repo: Repository, branch: str, *, is_chosen: bool = False) -> None:
+        self._repo = repo
+        self.is_chosen = is_chosen
+        self.branch = branch
+        self.tip = settled_tip(repo, branch)
+        self.left: CommitId | None = None
+
+    def current(self) -> CommitId | None:
+        """Where the branch is now; ``None`` before its first commit."""
+        return tip_of(self._repo, self.branch)
+
+    def bind(self, branch: str, tip: CommitId | None, left: CommitId | None = None) -> None:
+        """Continue on ``branch`` after ``tip``, although the branch may be at ``left``."""
+        self.branch, self.tip, self.left = branch, tip, left
+
+    def line(self, branch: str, tip: CommitId) -> Iterator[CommitId]:
+        """A branch's commits, newest first: its tip, and what came before.
+
+        A commit that is lost may be all that names those before it: then the reflog says where the branch was.
+        """
+        seen = {tip}
+        yield tip
+        logged = (line.new for line in self._repo.refs.reflog(branch_name(branch)) if line.new is not None)
+        for start in chain((tip,), logged):
+            for commit in chain((start,), (row.id for row in first_parents(self._repo.lookup, start))):
+                if commit not in seen:
+                    seen.add(commit)
+                    yield commit
+
+    def follow(self, request: SaveRequest, error: BaseException) -> None:
+        """After a save that failed: be where its branch is now, or all that come after it would fail.
+
+        Args:
+            request: the save.
+            error: what ended it.
+        """
+        kept = error.details.get("kept") if isinstance(error, MoonclipError) else None
+        if isinstance(error, MoonclipError) and kept is not None:
+            self.bind(kept, CommitId(from_hex(error.details["commit"])))
+        elif isinstance(error, NotDurable | WorkerEnded) or not isinstance(error, MoonclipError):
+            self.adopt(request)
+
+    def adopt(self, request: SaveRequest) -> None:
+        """Go on from the commit that a save made, if the branch had moved to it by the time it failed.
+
+        Else all later saves would be refused, as if somebody else had moved the branch.
+
+        Args:
+            request: the save.
+        """
+        with suppress(OSError, MoonclipError):  # the failure that is told is the save's own
+            found = self.current()
+            if found is None or found in (request.parent, request.left):
+                return  # what was left behind looks like what a run makes that repeats its steps
+            if _is_made_by(request, self._repo.commit(found)):
+                self.bind(self.branch, found)
+
+    def resume_point(self, rev: str | None, branch: str | None) -> ResumePoint:
+        """Where ``resume(rev=…, branch=…)`` takes up. Changes nothing.
+
+        Raises:
+            NotFound: ``rev`` names nothing, or neither does ``branch``, in a store that has others.
+            Conflict: it is not the tip of a branch to continue on, or the new branch exists elsewhere.
+            Incompatible: ``branch`` is no legal name.
+        """
+        name = self.branch if branch is None else branch
+        tip = settled_tip(self._repo, name)
+        if rev is None:
+            if tip is None:
+                self._doubt_the_name(name, was_asked_for=branch is not None)
+            return ResumePoint(name, tip)
+        commit = self._repo.resolve(rev, self.branch)
+        if commit == tip:
+            return ResumePoint(name, tip)
+        if branch is None:
+            raise self._not_the_tip(rev, commit, tip)
+        if tip is None:
+            return ResumePoint(name, commit, is_new=True)
+        raise Conflict(
+            f"branch {name!r} exists and is at {short(tip)}, not at {rev!r} ({short(commit)}); continue it with"
+            f" resume(branch={name!r}), or give a new branch another name",
+            branch=name,
+            expected=commit.hex(),
+            got=tip.hex(),
+        )
+
+    def next_step(self, commit: CommitId) -> int:
+        """One more than the step of ``commit``, or of the nearest commit before it that has one; else 0."""
+        step = last_step(self._repo, commit)
+        return 0 if step is None else step + 1
+
+    def _doubt_the_name(self, name: str, *, was_asked_for: bool) -> None:
+        """A name without a commit, beside branches that have some, may be a slip: a run would begin anew unnoticed.
+
+        Who opens a manager on it may well mean a new experiment, so that is only said.
+        """
+        others = branches_of(self._repo)
+        if not others:
+            return
+        known = ", ".join(sorted(others))
+        if was_asked_for:
+            raise NotFound(
+                f"no branch {name!r}; there are: {known}. To begin one at a commit, resume(rev='main',"
+                f" branch={name!r}, …); to begin one at nothing, CheckpointManager(…, branch={name!r})",
+                branch=name,
+            )
+        _log.warning("branch %r has no commit yet, so this run begins at step 0; the store has: %s", name, known)
+
+    def _not_the_tip(self, rev: str, commit: CommitId, tip: CommitId | None) -> Conflict:
+        at = "has no commit yet" if tip is None else f"is at {short(tip)}"
+        return Conflict(
+            f"{rev!r} is {short(commit)}, but branch {self.branch!r} {at}, and saves go on from a branch's tip. Either"
+            f" branch off with resume(rev={rev!r}, branch='new-name', …), or only read it with load({rev!r}, into=…)",
+            revision=rev,
+            branch=self.branch,
+            commit=commit.hex(),
+        )
+
+
+def _is_made_by(request: SaveRequest, commit: Commit) -> bool:
+    """Whether a commit is what a save makes, as far as can be told without its content."""
+    asked = (request.branch, request.step, request.message, request.metadata, {item.name for item in request.items})
+    made = (commit.branch, commit.step, commit.message, commit.metadata, set(commit.items))
+    return made == asked and commit.parents == (() if request.parent is None else (request.parent,))
+
+
+def tip_of(repo: Repository, branch: str) -> CommitId | None:
+    """The commit of a branch, by short name; ``None`` if there is no such branch yet."""
+    return repo.refs.read(branch_name(branch))
+
+
+def settled_tip(repo: Repository, branch: str) -> CommitId | None:
+    """The same to go on from: not before saves under way there have ended, as one of a run that was killed may be."""
+    leaving.await_saves(repo.layout.root)
+    if not repo.read_only:
+        await_saves(repo.layout.root, repo.files, branch)
+    return tip_of(repo, branch)
+
+
+def branches_of(repo: Repository) -> dict[str, CommitId]:
+    """All branches, by short name."""
+    return {short_name(RefName(name)): commit for name, commit in repo.refs.list(f"{BRANCHES}/").items()}
+
+
+def require_branch(repo: Repository, branch: str) -> CommitId:
+    """The commit of a branch that has to exist.
+
+    Raises:
+        NotFound: it does not; the message lists those that do.
+    """
+    tip = settled_tip(repo, branch)
+    if tip is None:
+        known = ", ".join(sorted(branches_of(repo))) or "none"
+        raise NotFound(f"no branch {branch!r}; there are: {known}; make it with branch({branch!r})", branch=branch)
+    return tip
+
+
+def last_step(repo: Repository, commit: CommitId) -> int | None:
+    """The step of a commit, or of the nearest one before it that has one."""
+    return next((row.step for row in first_parents(repo.lookup, commit) if row.step is not None), None)
+
+
+def bound(root: Path, branch: str | None, thread_count: int | None) -> tuple[Repository, Binding]:
+    """The store in a directory, made if there is none, and a binding to a branch of it.
+
+    Args:
+        root: the directory.
+        branch: short name; the store's current one (``HEAD``) if ``None``.
+        thread_count: see :func:`open_or_make`.
+
+    Raises:
+        Incompatible: the store needs a newer version, or ``branch`` is no legal name: then no store is made.
+        OSError: there is no store and none could be made.
+    """
+    if branch is not None:
+        branch_name(branch)
+    occupy_standard_streams()
+    repo = open_or_make(root, branch or DEFAULT_BRANCH, thread_count)
+    try:
+        return repo, Binding(repo, branch or repo.refs.head(), is_chosen=branch is not None)
+    except BaseException:
+        repo.close()
+        raise
+
+
+def open_or_make(root: Path, branch: str, thread_count: int | None) -> Repository:
+    """Open the store in a directory, or make one. Two processes may try at once: one makes it, both have it.
+
+    Args:
+        root: the directory.
+        branch: first branch of a store that is made.
+        thread_count: threads that encode and decode; as many as there are CPUs if ``None``.
+
+    Raises:
+        Incompatible: the store needs a newer version, or ``branch`` is no legal name.
+        OSError: it could not be made.
+    """
+    try:
+        return Repository.open(root, thread_count=thread_count)
+    except StoreNotFound:
+        pass
+    try:
+        return Repository.init(root, branch=branch, thread_count=thread_count)
+    except Conflict:
+        return Repository.open(root, thread_count=thread_count)
