@@ -65,9 +65,10 @@ def memory_command(peers: str, saves: int) -> None:
 
 
 @benches.command("size")
-def size_command() -> None:
+@click.option("--workload", "names", type=click.Choice(size.ALL), multiple=True, default=size.ALL, show_default=True)
+def size_command(names: tuple[str, ...]) -> None:
     """Bytes stored for twelve saves of a run, at several distances, and for a fine-tune on its base."""
-    _finish(size.measure())
+    _finish(size.measure(names))
 
 
 @benches.command("codec")

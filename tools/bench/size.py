@@ -1,6 +1,6 @@
 """How many bytes a library keeps for the same states, with its default settings and nothing lost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -18,6 +18,11 @@ MB: Final = 1_000_000
 LIVE: Final = ("bf16", "frozen", "lora", "embedding")
 """Runs that are trained live, because dozens of their states would not fit on a disk."""
 LIVE_DISTANCE: Final = 10
+
+SPACED: Final = "spaced"
+"""A recorded run, at several distances from save to save."""
+TUNED: Final = "fine-tune"
+ALL: Final = (SPACED, TUNED, *LIVE)
 
 BAR_BESIDE_RUST: Final = {1: 0.95, 10: 0.95, 50: 0.93, 100: 0.93}
 """Stored bytes, ours over theirs, by the distance between saves."""
@@ -69,19 +74,24 @@ class Comparison:
         return [*cells, f"{self.beside_rust:.3f}"]
 
 
-def measure() -> Bench:
-    """Run both libraries on everything."""
-    with progress(len(DISTANCES) + 1 + len(LIVE)) as shown:
-        spacings = {distance: _recorded(spaced(distance), shown) for distance in DISTANCES}
-        tuned = _recorded(fine_tune(), shown)
-        live = {name: _live(name, shown) for name in LIVE}
-    comparisons = [*spacings.values(), tuned, *(one for parts in live.values() for one in parts.values())]
+def measure(names: Sequence[str] = ALL) -> Bench:
+    """Run both libraries on what is named.
+
+    Args:
+        names: of :data:`ALL`.
+    """
+    distances = DISTANCES if SPACED in names else ()
+    with progress(len(distances) + len(set(names) - {SPACED})) as shown:
+        spacings = {distance: _recorded(spaced(distance), shown) for distance in distances}
+        tuned = [_recorded(fine_tune(), shown)] if TUNED in names else []
+        live = {name: _live(name, shown) for name in LIVE if name in names}
+    comparisons = [*spacings.values(), *tuned, *(one for parts in live.values() for one in parts.values())]
     return Bench(
         name="size",
         title="Bytes in the store after all saves, default settings, lossless",
         columns=("saved", "raw", OURS.label, "raw/stored", RUST.label, "raw/stored", "ours/theirs"),
         rows=[comparison.row() for comparison in comparisons],
-        bars=[*_dense_bars(spacings), *_tuned_bars(tuned), *_live_bars(live)],
+        bars=[*_dense_bars(spacings), *(bar for one in tuned for bar in _tuned_bars(one)), *_live_bars(live)],
         figures={comparison.name: asdict(comparison) for comparison in comparisons},
         notes=_notes(comparisons),
     )
@@ -120,11 +130,14 @@ def _tuned_bars(tuned: Comparison) -> Iterator[Bar]:
 
 def _live_bars(live: dict[str, dict[str, Comparison]]) -> Iterator[Bar]:
     for name in ("frozen", "lora"):
+        if name not in live:
+            continue
         whole, changing = live[name].values()
         beside = whole.new_bytes / changing.new_bytes
         yield Bar(f"{name}: new bytes, beside what changes saved alone", beside, BAR_UNCHANGED)
-    whole = live["embedding"][WHOLE]
-    yield Bar("embedding: new bytes over raw", whole.new_bytes / sum(whole.raw_bytes[1:]), BAR_EMBEDDING)
+    if "embedding" in live:
+        whole = live["embedding"][WHOLE]
+        yield Bar("embedding: new bytes over raw", whole.new_bytes / sum(whole.raw_bytes[1:]), BAR_EMBEDDING)
 
 
 def _notes(comparisons: list[Comparison]) -> list[str]:
