@@ -137,6 +137,8 @@ class Milestones:
         tell_of_slips(Milestones.save_final, items)
         said = {**(metadata or {}), "final": True}
         given = placed(objects, items)
+        if until is not None:
+            self._recorder.hurry()
         earlier = self._earlier_failure(step, until)
         try:
             future = self.save(tag, step=step, metadata=said, message=message, overwrite=True, rng=rng, **given)
@@ -189,7 +191,7 @@ class Milestones:
 
     def _earlier_failure(self, step: int | None, until: float | None) -> MoonclipError | None:
         with self._recorder.exclusively():  # a callback of a Future, which would wait for itself, is told so
-            if not self._recorder.wait(_left_s(until)):
+            if not self._all_say(is_over=self._recorder.wait(_left_s(until))):
                 told = f"the final save of step {step} was not begun: the one before it is not durable yet"
                 raise DeadlinePassed(f"{told}; that one goes on", step=step)
         try:
@@ -197,6 +199,12 @@ class Milestones:
         except (SaveFailed, PushFailed) as failure:
             return failure
         return None
+
+    def _all_say(self, *, is_over: bool) -> bool:
+        """Whether all ranks say so: where one does not go on, the others would wait for it in what comes next."""
+        if self._talk is None:
+            return is_over
+        return bool(self._talk.exchange(lambda: is_over, lambda said: [all(said)] * len(said)))
 
     def _send(self, until: float | None) -> None:
         """Push to the manager's remote, and be back within the time that is left."""

@@ -237,7 +237,7 @@ class Restoring(Aliases, Syncing, Upkeep):
             return self._commit_at(rev)
         with self._recorder.exclusively():
             self._recorder.wait()
-            return self._repo.commit(commit_for_all(self._talk, lambda: self._resolved(rev)))
+            return commit_for_all(self._talk, self._repo, lambda: self._resolved(rev))
 
     def _take_up(self, rev: str | None, branch: str | None, targets: Mapping[str, Any], wanted: Wanted) -> int:
         """What :meth:`resume` does for one process alone."""

@@ -69,6 +69,11 @@ class Aftercare:
         if self._pushes is not None:
             self._pushes.await_room()
 
+    def hurry(self) -> None:
+        """From now on no save waits for the remote."""
+        if self._pushes is not None:
+            self._pushes.hurry()
+
     def await_pushes(self) -> None:
         """Wait until the pushes that have come due have ended. Raises nothing for those that failed."""
         if self._pushes is not None:

@@ -85,6 +85,7 @@ class Chooser:
         told = self.agreed(said)
         if "together" in told[0]:
             return told
+        self._give_up()
         remember = all(each["remembers"] for each in said)
         snapshot = self._repo.create_snapshot(request, self._world_size, ranks_remember=remember)
         self._begun = snapshot, request
@@ -117,9 +118,7 @@ class Chooser:
     def forget(self) -> None:
         """Have all ranks tell what they hold, next time; and give up a save that not all of them began."""
         self._offers.clear()
-        if self._begun is not None:
-            self._begun[0].abandon()
-            self._begun = None
+        self._give_up()
 
     @contextmanager
     def publishing(self, wish: Wish) -> "Iterator[Publisher]":
@@ -130,6 +129,12 @@ class Chooser:
         with snapshot:
             yield Publisher(self._repo, self._binding, wish, snapshot, request, self._approve)
         self._last = snapshot.last or last
+
+    def _give_up(self) -> None:
+        """A save that was begun and never came to be published, as after an interrupt, holds a lease."""
+        if self._begun is not None:
+            self._begun[0].abandon()
+            self._begun = None
 
     def _shares(self) -> list[Node]:
         offers = self._in_order()

@@ -9,7 +9,9 @@ import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from store.errors import SnapshotGone
+from store.errors import Conflict, Corrupt, MoonclipError, SnapshotGone
+from store.ids import CommitId, from_hex
+from store.naming.refs import NotDurable
 from store.repository import Repository
 from store.saving.ranks import save_rank
 from store.saving.saver import SaveRequest
@@ -132,14 +134,28 @@ class ByRank:
             begun = self._begun.get(snapshot)
             if begun is None:
                 raise SnapshotGone(f"snapshot {snapshot} is not in the making here; create_snapshot begins one")
-            where = (self._repo.layout.root, self._repo.files, self._binding.branch)
-            with saving(*where, self._gate.approve) as ask:
-                commit = begun.finalize(ask)
-            del self._begun[snapshot]
-            self._binding.bind(self._binding.branch, commit)
+            try:
+                with saving(self._repo.layout.root, self._repo.files, begun.branch, self._gate.approve) as ask:
+                    commit = begun.finalize(ask)
+            except (Conflict, Corrupt, NotDurable) as error:
+                self._follow(begun, error)
+                raise
+            self._ended(begun, begun.branch, commit)
             if self._gate.finalize is not None:
                 self._gate.finalize(commit)
             return commit.hex()
+
+    def _follow(self, begun: Snapshot, error: MoonclipError) -> None:
+        """After an error of a commit that has a name all the same: on another branch, or on a disk that failed."""
+        branch = begun.branch if isinstance(error, NotDurable) else error.details.get("kept")
+        if branch is not None:
+            self._ended(begun, branch, CommitId(from_hex(error.details["commit"])))
+
+    def _ended(self, begun: Snapshot, branch: str, commit: CommitId) -> None:
+        """The next save comes after it, unless the manager is on another branch by now."""
+        del self._begun[begun.id]
+        if begun.branch == self._binding.branch:
+            self._binding.bind(branch, commit)
 
     def _give_up_snapshots(self) -> None:
         while self._begun:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from store.errors import Corrupt, Incompatible, RankLost
-from store.format.canonical import Node, decode, encode
+from store.format.canonical import Node, decode
 from store.limits import MAX_RANK_MESSAGE_BYTES, RANK_TIMEOUT_SECONDS
 
 ASK: Final = 0
@@ -69,19 +69,19 @@ class Group:
         """All ranks but this one."""
         return [rank for rank in range(self.world_size) if rank != self.rank]
 
-    def send(self, to: int, kind: int, number: int, message: Node) -> None:
+    def send(self, to: int, kind: int, number: int, message: bytes) -> None:
         """Send a message.
 
         Args:
             to: the rank.
             kind: what it is about: one of the constants above.
             number: which of that kind, from 0.
-            message: what :func:`store.format.canonical.encode` takes.
+            message: what :func:`~moonclip.ranks.messages.encoded` gave.
 
         Raises:
             RankLost: the rank cannot be reached.
         """
-        data = torch.frombuffer(bytearray(encode(message)), dtype=torch.uint8)
+        data = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         tag = _tag(kind, number)
         try:
             self._gloo.send([torch.tensor([data.numel()])], to, tag).wait()

@@ -15,7 +15,7 @@ from ..state.entries import FlatContainer, FlatEntry, FlatState, FlatTensor, Fla
 from ..state.items import GENERATORS, Stateful, is_stateful
 from ..state.names import ROOT, join, segment
 
-_RANK: Final = re.compile(r"rank [0-9]+")
+_RANK: Final = re.compile(r"rank ([0-9]{1,9})")
 
 
 def key_of_rank(rank: int) -> str:
@@ -67,19 +67,26 @@ class OwnState:
         """Take this rank's.
 
         Raises:
-            Incompatible: another number of ranks saved it, and it is no state of generators.
+            Incompatible: another number of ranks saved it, and it is no state of generators; or the rank whose it would
+                be saved none.
         """
         if not is_per_rank(state):
             self._target.load_state_dict(state)
             return
-        if len(state) != self._world_size and self._strict:
+        saved_by = _ranks_of(state)
+        if saved_by != self._world_size and self._strict:
             raise Incompatible(
-                f"{self._item}: {len(state)} ranks saved one each, and {self._world_size} load it; with strict=False"
+                f"{self._item}: {saved_by} ranks saved one each, and {self._world_size} load it; with strict=False"
                 " all of them take rank 0's",
                 item=self._item,
             )
-        rank = self._rank if len(state) == self._world_size else 0
-        self._target.load_state_dict(state[key_of_rank(rank)])
+        rank = self._rank if saved_by == self._world_size else 0
+        own = state.get(key_of_rank(rank))
+        if own is None:
+            raise Incompatible(
+                f"{self._item}: rank {rank} saved none; leave it out on rank {self._rank}", item=self._item
+            )
+        self._target.load_state_dict(own)
 
 
 def is_per_rank(state: Any) -> bool:
@@ -89,6 +96,11 @@ def is_per_rank(state: Any) -> bool:
         and len(state) > 0
         and all(isinstance(key, str) and _RANK.fullmatch(key) for key in state)
     )
+
+
+def _ranks_of(state: Mapping[str, Any]) -> int:
+    """How many ranks there were, as far as can be told: some may have had none, so it is not how many saved one."""
+    return 1 + max(int(found[1]) for found in map(_RANK.fullmatch, state) if found is not None)
 
 
 def own_targets(

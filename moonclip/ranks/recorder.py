@@ -4,7 +4,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import InvalidStateError
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from ..capture.staging import Staging
 from ..managing.binding import Binding
 from ..saving import leaving
 from ..saving.gates import Gate
-from ..saving.jobs import SaveFuture, failure_of, finalized
+from ..saving.jobs import SaveFuture, cut_short_by, failure_of, finalized, loss_of
 from ..saving.precision import Precision
 from ..saving.recording import Wish
 from ..saving.turns import Turns
@@ -176,6 +177,10 @@ class RankRecorder:
         if self._turns.is_owner:
             self._aftercare.await_pushes()
 
+    def hurry(self) -> None:
+        """From now on no save waits for the remote."""
+        self._aftercare.hurry()
+
     def raise_failure(self) -> None:
         """Tell of a save or, on rank 0, of a push that failed, if nobody was told yet.
 
@@ -225,11 +230,14 @@ class RankRecorder:
         """
         if not self._turns.is_owner:
             return []
-        self._join()
-        if not self._is_closed:
-            self._aftercare.finish()
+        try:
+            self._join()
+            if not self._is_closed:
+                self._aftercare.finish()
+        except BaseException as error:  # noqa: BLE001 - an impatient second Ctrl-C; a save is lost whatever it was
+            return [cut_short_by(error)]
         push_failure = self._aftercare.taken_failure()
-        told = [f"{failure}; it was not committed" for failure in self._failures]
+        told = [loss_of(failure) for failure in self._failures]
         return told if push_failure is None else [*told, str(push_failure)]
 
     def set_tag(self, name: str, commit: CommitId, *, overwrite: bool) -> None:
@@ -290,7 +298,7 @@ class RankRecorder:
             lent = self._lent
             capture = self._staging.capture(shared.states, items, is_last_committed=is_known, lent=lent)
             given = _given(shared, capture)
-        except Exception as error:  # noqa: BLE001 - told to all, then raised
+        except BaseException as error:  # noqa: BLE001 - told to all, also an interrupt, then raised
             return RankPart(*where, _nothing, None, self._repo.threads, error, scaling)
         self._has_two_arenas = capture.keeps_last or memory is None
         last = memory if answer["remember"] and capture.keeps_last else None
@@ -342,7 +350,8 @@ class RankRecorder:
         failure = failure_of(wish.step, fault, future.commit)
         if part.captured_not is None:  # else its caller was told
             self._failures.append(failure)
-        future.set_exception(failure)
+        with suppress(InvalidStateError):  # its caller may have said so himself, to whoever is told of saves
+            future.set_exception(failure)
 
     def _ended(self) -> None:
         """All saves have ended, and there will be no more."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from store.errors import Corrupt, MoonclipError, NotFound, Pruned
 from store.format.canonical import Node
+from store.format.objects import Commit
 from store.ids import CommitId, from_hex
 from store.limits import LAST_GOOD_COMMITS
 from store.naming.refnames import branch_name
@@ -33,14 +34,23 @@ class Taken(NamedTuple):
     next_step: int
 
 
-def commit_for_all(talk: Talk, resolve: Callable[[], CommitId]) -> CommitId:
-    """The commit that rank 0 finds.
+def commit_for_all(talk: Talk, repo: Repository, resolve: Callable[[], CommitId]) -> Commit:
+    """The commit that rank 0 finds, once every rank has read it: what follows is collective.
+
+    Args:
+        talk: decisions of all ranks.
+        repo: the store.
+        resolve: finds it, on rank 0.
 
     Raises:
         NotFound: it finds none.
+        MoonclipError: a rank cannot read it, on all ranks.
         RankLost: another rank ended.
     """
-    return CommitId(from_hex(talk.decide(lambda: resolve().hex())))
+    commit = CommitId(from_hex(talk.decide(lambda: resolve().hex())))
+    found: list[Commit] = []
+    talk.exchange(lambda: found.append(repo.commit(commit)), lambda said: said)
+    return found[0]
 
 
 def resume_together(

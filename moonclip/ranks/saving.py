@@ -24,7 +24,7 @@ from store.saving.scales import Scales
 from store.saving.shards import RankItem
 
 from .group import OUTCOME, VERDICT, Group
-from .messages import error_of, told
+from .messages import encoded, error_of, told
 
 
 class Verdict(NamedTuple):
@@ -228,13 +228,18 @@ def _is_of(verdict: Verdict, rank: int) -> bool:
 
 
 def _store_into(outcomes: "SimpleQueue[Node]", part: RankPart, has_to_store: bool, again: bool) -> None:  # noqa: FBT001 - a thread's target
-    outcomes.put(part.store(again=again) if has_to_store else {"error": None})
+    outcome: Node = {"error": None}
+    try:
+        if has_to_store:
+            outcome = part.store(again=again)
+    finally:
+        outcomes.put(outcome)  # rank 0 waits for it without an end; what ended the part is in the part
 
 
 def _store_and_say(group: Group, tag: int, part: RankPart, has_to_store: bool, again: bool) -> None:  # noqa: FBT001 - a thread's target
     outcome = part.store(again=again) if has_to_store else {"error": None}
     with suppress(RankLost):  # who waits for the verdict hears of that, too
-        group.send(0, OUTCOME, tag, outcome)
+        group.send(0, OUTCOME, tag, encoded(outcome))
 
 
 def _hear(group: Group, rank: int, tag: int, outcomes: "SimpleQueue[Node]") -> None:
@@ -254,6 +259,7 @@ def _first_failure(outcomes: "SimpleQueue[Node]", count: int) -> Node | None:
 
 
 def _tell_all(group: Group, tag: int, message: Node) -> None:
+    data = encoded(message)
     for rank in group.others:
         with suppress(RankLost):  # a dead one needs no telling
-            group.send(rank, VERDICT, tag, message)
+            group.send(rank, VERDICT, tag, data)

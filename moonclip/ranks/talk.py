@@ -8,7 +8,7 @@ from store.errors import MoonclipError, RankLost
 from store.format.canonical import Node
 
 from .group import ASK, REPLY, Group
-from .messages import error_of, told
+from .messages import encoded, error_of, told
 
 
 class Talk:
@@ -77,26 +77,33 @@ class Talk:
         try:
             said = [] if offer is None else self._gathered(number, offer)
             answers = reply(said)
+            messages = self._messages(answers)
         except BaseException as error:
+            message = encoded({"error": told(error, group.rank)})
             for rank in group.others:
                 with suppress(RankLost):
-                    group.send(rank, self._reply, number, {"error": told(error, group.rank)})
+                    group.send(rank, self._reply, number, message)
             raise
         for rank in group.others:
             with suppress(RankLost):  # raised here, the others would wait for us; whatever comes next meets it again
-                group.send(rank, self._reply, number, {"answer": answers[rank]})
+                group.send(rank, self._reply, number, messages[rank])
         return answers[0]
 
     def _gathered(self, number: int, offer: Callable[[], Node]) -> list[Node]:
         """What all ranks say: all are heard before an error is raised, so that no message is left over."""
-        own, failure = self._said(offer)
-        said = [own, *(self._heard(rank, number) for rank in self.group.others)]
+        own: Node = None
+        failure: BaseException | None = None
+        try:
+            own = offer()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failure = error
+        said = [self._heard(rank, number) for rank in self.group.others]
         if failure is not None:
             raise failure
         errors = [each["error"] for each in said if "error" in each]
         if errors:
             raise error_of(errors[0])
-        return [each["offer"] for each in said]
+        return [own, *(each["offer"] for each in said)]
 
     def _heard(self, rank: int, number: int) -> Node:
         try:
@@ -104,8 +111,18 @@ class Talk:
         except MoonclipError as error:
             return {"error": told(error, rank)}
 
-    def _said(self, offer: Callable[[], Node]) -> tuple[Node, BaseException | None]:
+    def _said(self, offer: Callable[[], Node]) -> tuple[bytes, BaseException | None]:
+        """What this rank says, and what kept it from its offer: that may also be what cannot be sent."""
         try:
-            return {"offer": offer()}, None
+            return encoded({"offer": offer()}), None
         except BaseException as error:  # noqa: BLE001 - the others wait for an answer, whatever it was
-            return {"error": told(error, self.group.rank)}, error
+            return encoded({"error": told(error, self.group.rank)}), error
+
+    def _messages(self, answers: Sequence[Node]) -> dict[int, bytes]:
+        """Answers as they are sent, by rank. One that is for several is encoded once."""
+        once: dict[int, bytes] = {}
+        for rank in self.group.others:
+            answer = answers[rank]
+            if id(answer) not in once:
+                once[id(answer)] = encoded({"answer": answer})
+        return {rank: once[id(answers[rank])] for rank in self.group.others}

@@ -33,7 +33,7 @@ from ..state.policy import Policy
 from ..state.values import plain_metadata
 from . import leaving
 from .gates import Gate
-from .jobs import SaveFuture, SaveJob
+from .jobs import SaveFuture, SaveJob, cut_short_by, loss_of
 from .precision import Precision
 from .turns import Turns
 
@@ -167,6 +167,11 @@ class Recorder:
         if self._pushes is not None and self._waits_for_others:
             self._pushes.await_all()
 
+    def hurry(self) -> None:
+        """From now on no save waits for the remote."""
+        if self._pushes is not None:
+            self._pushes.hurry()
+
     def raise_failure(self) -> None:
         """Tell of a save or push that failed, if nobody was told yet.
 
@@ -225,7 +230,7 @@ class Recorder:
             elif self._pushes is not None and not self._is_closed:
                 self._pushes.finish()
         except BaseException as error:  # noqa: BLE001 - an impatient second Ctrl-C; a save is lost whatever it was
-            return [f"waiting for the last save was cut short by {type(error).__name__}: it may be lost"]
+            return [cut_short_by(error)]
         return self._losses()
 
     def set_tag(self, name: str, commit: CommitId, *, overwrite: bool) -> None:
@@ -374,10 +379,4 @@ class Recorder:
 
     def _losses(self) -> list[str]:
         push_failure = self._taken_push_failure()
-        return [_loss(failure) for failure in self._failures] + ([str(push_failure)] if push_failure else [])
-
-
-def _loss(failure: SaveFailed) -> str:
-    cause = failure.__cause__
-    is_kept = isinstance(cause, MoonclipError) and "kept" in cause.details  # on a branch of its own, as the error says
-    return str(failure) if is_kept or "commit" in failure.details else f"{failure}; it was not committed"
+        return [loss_of(failure) for failure in self._failures] + ([str(push_failure)] if push_failure else [])

@@ -3,8 +3,8 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -96,7 +96,8 @@ class Reports:
         except BaseException as error:
             is_under_way = self._in_background and (isinstance(error, SaveFailed) or not isinstance(error, Exception))
             if not (future.done() or is_under_way):  # an earlier save failed, or an interrupt came: this one goes on
-                future.set_exception(error)
+                with suppress(InvalidStateError):  # the save's own thread may be as far meanwhile
+                    future.set_exception(error)
             raise
 
     @contextmanager

@@ -1,13 +1,18 @@
 """Saves of several ranks without torch.distributed, and what is said where there are several and nothing was stated."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.distributed.tensor import Shard
 
 from moonclip import CheckpointManager
-from store.errors import Incompatible, PartsMissing, SnapshotGone
+from store.errors import Conflict, Incompatible, PartsMissing, SnapshotGone
+from store.ids import CommitId
+from store.naming.refs import NotDurable
+from store.saving.publish import Approve
+from store.saving.snapshots import Snapshot
 from tests.ranks import rank_of, spread
 
 
@@ -84,3 +89,69 @@ def test_a_launcher_of_several_with_nothing_said_is_an_error(tmp_path: Path, mon
     assert not (tmp_path / "store").exists()
     with CheckpointManager(tmp_path / "store", world_size=1) as mgr:
         mgr.save(model={"a": torch.ones(2)})
+
+
+def test_a_snapshot_is_committed_to_the_branch_that_it_was_begun_on(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as mgr:
+        base = mgr.save(step=0, model={"a": torch.arange(3)}).result(60)
+        mgr.branch("exp")
+        snapshot = mgr.create_snapshot(1, world_size=1)
+        mgr.save_rank(snapshot, 0, {"model": {"a": torch.arange(4)}})
+        mgr.switch("exp")
+        commit = mgr.finalize_snapshot(snapshot)
+        assert mgr.branches() == {"main": commit, "exp": base}
+        assert mgr.head == base
+        after = mgr.save(step=2, model={"a": torch.arange(5)}).result(60)
+        assert mgr.branches() == {"main": commit, "exp": after}
+
+
+def test_the_next_save_follows_a_snapshot_whose_branch_had_moved(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as mgr, CheckpointManager(tmp_path) as other:
+        snapshot = mgr.create_snapshot(1, world_size=1)
+        mgr.save_rank(snapshot, 0, {"model": {"a": torch.arange(4)}})
+        first = other.save(step=0, model={"a": torch.arange(3)}).result(60)
+        with pytest.raises(Conflict) as conflict:
+            mgr.finalize_snapshot(snapshot)
+        kept, commit = conflict.value.details["kept"], conflict.value.details["commit"]
+        after = mgr.save(step=2, model={"a": torch.arange(5)}).result(60)
+        assert mgr.branches() == {"main": first, kept: after}
+        assert mgr.list_snapshots()[0].id == commit
+        with pytest.raises(SnapshotGone, match="not in the making here"):
+            mgr.finalize_snapshot(snapshot)
+
+
+def test_the_next_save_follows_a_snapshot_that_the_disk_did_not_confirm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CheckpointManager(tmp_path) as mgr:
+        snapshot = mgr.create_snapshot(1, world_size=1)
+        mgr.save_rank(snapshot, 0, {"model": {"a": torch.arange(4)}})
+        finalize = Snapshot.finalize
+
+        def unconfirmed(begun: Snapshot, approve: Approve | None = None) -> CommitId:
+            commit = finalize(begun, approve)
+            raise NotDurable("the disk failed", ref="refs/heads/main", commit=commit.hex())
+
+        with monkeypatch.context() as patched, pytest.raises(NotDurable):
+            patched.setattr(Snapshot, "finalize", unconfirmed)
+            mgr.finalize_snapshot(snapshot)
+        commit = mgr.branches()["main"]
+        mgr.save(step=2, model={"a": torch.arange(5)}).result(60)
+        assert mgr.list_snapshots()[0].id == commit
+
+
+def test_a_snapshot_that_a_callback_refused_can_be_finalized_again(tmp_path: Path) -> None:
+    refusals = [Conflict("not yet")]
+
+    def approve(_: Any) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    with CheckpointManager(tmp_path, pre_finalize=approve) as mgr:
+        snapshot = mgr.create_snapshot(1, world_size=1)
+        mgr.save_rank(snapshot, 0, {"model": {"a": torch.arange(4)}})
+        with pytest.raises(Conflict, match="not yet"):
+            mgr.finalize_snapshot(snapshot)
+        assert mgr.branches() == {}
+        commit = mgr.finalize_snapshot(snapshot)
+        assert mgr.branches() == {"main": commit}

@@ -146,6 +146,20 @@ def test_g5_each_rank_takes_its_own_if_there_are_as_many_as_saved() -> None:
     assert own("loader", 2, 3, strict=False) == 0
 
 
+def test_g5_what_only_some_ranks_saved_is_for_these() -> None:
+    some = {"rank 0": {"at": 1}, "rank 3": {"at": 4}}
+    for rank, expected in ((0, {"at": 1}), (3, {"at": 4})):
+        kept = Kept()
+        OwnState("loader", kept, rank, 4, strict=True).load_state_dict(some)
+        assert kept.state == expected
+    with pytest.raises(Incompatible, match="loader: rank 1 saved none; leave it out on rank 1"):
+        OwnState("loader", Kept(), 1, 4, strict=True).load_state_dict(some)
+    with pytest.raises(Incompatible, match="loader: 4 ranks saved one each, and 2 load it"):
+        OwnState("loader", Kept(), 1, 2, strict=True).load_state_dict(some)
+    with pytest.raises(Incompatible, match="loader: rank 0 saved none; leave it out on rank 1"):
+        OwnState("loader", Kept(), 1, 2, strict=False).load_state_dict({"rank 3": {"at": 4}})
+
+
 def test_what_one_process_saved_is_for_all() -> None:
     kept = Kept()
     OwnState("loader", kept, 1, 2, strict=True).load_state_dict({"at": 3})
