@@ -102,25 +102,15 @@ def row_of(commit: Commit) -> CommitRow:
     return CommitRow(commit.id, commit.parents, commit.step, commit.time_ns, commit.branch, sequence=0)
 
 
-def move_branch(
-    refs: RefStore,
-    branch: str,
-    expected: CommitId | None,
-    commit: CommitId,
-    message: str,
-    approve: Approve | None = None,
-) -> None:
-    """Step 4: move the branch from ``expected`` to the commit, if ``approve`` lets it.
+def move_branch(refs: RefStore, branch: str, expected: CommitId | None, commit: CommitId, message: str) -> None:
+    """Step 4: move the branch from ``expected`` to the commit. Whoever has to approve of it did so before.
 
     Raises:
-        BaseException: what ``approve`` raises; the branch is where it was.
         Conflict: the branch is elsewhere by now.
         Corrupt: its file is damaged. In both cases the commit is kept on a branch of its own, which the error names.
         NotDurable: it moved, but the disk failed to make that durable.
         OSError: writing failed; the branch is where it was.
     """
-    if approve is not None:
-        approve(commit)
     try:
         refs.update(branch_name(branch), expected, commit, action="save", message=message)
     except (Conflict, Corrupt) as error:

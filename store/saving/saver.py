@@ -163,9 +163,9 @@ class Saver:
                     lease.add_commit(parent)  # from here on gc keeps it, whatever else names it
             commit, last, counts = self._store(request, lease)
             with waiting("ref"):
-                move_branch(
-                    self._refs, request.branch, request.left or request.parent, commit, request.message, approve
-                )
+                if approve is not None:
+                    approve(commit)
+                move_branch(self._refs, request.branch, request.left or request.parent, commit, request.message)
         return Saved(commit, last, counts, self._phases.seconds)
 
     def _store(self, request: SaveRequest, lease: Lease) -> _Stored:
@@ -251,6 +251,8 @@ def require_legal(request: SaveRequest) -> None:
         Incompatible: a name, step, message or metadata that cannot be stored.
     """
     branch_name(request.branch)
+    if request.step is not None and request.step < 0:
+        raise Incompatible(f"a step is 0 or more, not {request.step}")
     names = [item.name for item in request.items]
     for name in names:
         check_name(name)

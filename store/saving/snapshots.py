@@ -113,6 +113,11 @@ class Snapshot:
         self._taken: list[str] = []
         self._line = Line(request, repository.index, repository.absences, repository.reader)
 
+    @property
+    def branch(self) -> str:
+        """Where it is to be committed, short name."""
+        return self._request.branch
+
     def missing_ranks(self) -> list[int]:
         """Ranks that have not handed in their part yet, in order."""
         there = set(ranks_handed_in(self._root, self._repo.files, self.id))
@@ -174,8 +179,10 @@ class Snapshot:
         stored = self._stored(read_parts(self._root, repo.files, self.id, self.world_size))
         commit, trees = self._publish(stored)
         request = self._request
+        if approve is not None:
+            approve(commit)  # whatever it raises, a Conflict too: the commit has no name yet
         try:
-            move_branch(repo.refs, request.branch, request.left or request.parent, commit, request.message, approve)
+            move_branch(repo.refs, request.branch, request.left or request.parent, commit, request.message)
         except (Conflict, Corrupt, NotDurable):  # the commit has a name: nothing is left to do for this snapshot
             self._end()
             raise

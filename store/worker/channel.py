@@ -27,7 +27,7 @@ _INLINE, _IN_FILE = b"i", b"f"
 
 
 class Disconnected(Exception):
-    """This end was closed behind our back."""
+    """This end was closed behind our back, or must not be used any more: what was said on it is lost."""
 
 
 class Channel:

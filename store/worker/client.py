@@ -205,7 +205,7 @@ class Client:
     def _make_first(self) -> None:
         job = self._pending[0]
         try:
-            job.settle(self._made(job))
+            job.settle(_let_go(self._made(job)))
             self._here.tidier.prune()  # of what the worker makes, it does so itself
             self._push_here()  # likewise
         except BaseException:  # noqa: BLE001 - a callback may exit or interrupt; the next save needs this thread
@@ -298,3 +298,14 @@ class Client:
 
 def _nothing() -> None:
     pass
+
+
+def _let_go(outcome: Outcome) -> Outcome:
+    """Have an error that somebody keeps not keep the arena as well: the frames that it came through name that."""
+    trace = None if outcome.error is None else outcome.error.__traceback__
+    frame = None if trace is None else trace.tb_frame
+    with suppress(RuntimeError):  # the first of them that has not ended
+        while frame is not None:
+            frame.clear()
+            frame = frame.f_back
+    return outcome

@@ -80,8 +80,9 @@ class Worker:
         order: Order | None = None
         try:
             with self._collector.standing_still(), self._pusher.making_way() if self._pusher else nullcontext():
+                self._adopt(message, fds)
                 order = unpacked(message.order)
-                outcome = self._made(order, message, fds)
+                outcome = self._made(order, message)
         except Exception as error:  # noqa: BLE001 - it belongs to this save; the next one needs this process
             outcome = Outcome(error=error)
         self._tell(told(outcome))
@@ -93,9 +94,12 @@ class Worker:
         with suppress(BrokenPipeError):  # nobody is left to be told, but what it handed over is still here
             self._channel.send(message)
 
-    def _made(self, order: Order, message: Save, fds: list[int]) -> Outcome:
+    def _adopt(self, message: Save, fds: list[int]) -> None:
         if fds:
-            self._arenas[order.arena] = Arena.adopt(order.arena, fds[0], message.arena_bytes)
+            number = message.order.arena
+            self._arenas[number] = Arena.adopt(number, fds[0], message.arena_bytes)
+
+    def _made(self, order: Order, message: Save) -> Outcome:
         approve = self._ask if message.asks else None
         return self._committer.commit(order, self._arenas[order.arena].memory, approve)
 
@@ -104,12 +108,17 @@ class Worker:
 
         Raises:
             MoonclipError: it may not; or there is nobody left to say so, and whoever was to check it never will.
+            SystemExit: the trainer speaks of something else. This process ends: whatever it said of one save from here
+                on would be taken for what became of another.
         """
         self._tell(Asking(commit))
         received = self._channel.receive() if self._trainer.wait((self._channel.fileno(), select.POLLIN)) else None
         if received is None:
             raise MoonclipError(f"commit {short(commit)} was not published: the trainer ended before it agreed")
-        if received[0] != Answer(is_granted=True):
+        answer = received[0]
+        if not isinstance(answer, Answer):
+            raise SystemExit(f"commit {short(commit)} was not published: {type(answer).__name__} came for an answer")
+        if not answer.is_granted:
             raise MoonclipError(f"commit {short(commit)} was not published: the trainer did not agree")
 
     def _forget(self, arenas: tuple[int, ...]) -> None:

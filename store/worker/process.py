@@ -137,7 +137,7 @@ class WorkerProcess:
             approve: called here once all is durable, before the branch moves. What it raises is the save's error.
 
         Raises:
-            WorkerEnded: it ended before it told.
+            WorkerEnded: it ended before it told; or it had to, since not all that it told could be heard.
             MoonclipError: something closed the arena's descriptor, which it has not got yet.
             OSError: the order could not be sent.
         """
@@ -199,7 +199,12 @@ class WorkerProcess:
         while True:
             if not self._peer.wait((self._channel.fileno(), select.POLLIN)):
                 raise self._ended()
-            outcome = self._receive()
+            try:
+                outcome = self._receive()
+            except (WorkerEnded, Disconnected):
+                raise
+            except BaseException as error:  # it goes on: how this save ends would be taken for the end of the next
+                raise Disconnected(f"hearing or answering it failed with {type(error).__name__}: {error}") from error
             if outcome is not None:
                 return outcome
 

@@ -40,6 +40,7 @@ class Pushes:
         self._heard_at = 0.0
         self._failure: PushFailed | None = None
         self._told = ""
+        self._is_hurried = False
 
     # --- saves ------------------------------------------------------------------------------------------------------
 
@@ -122,11 +123,17 @@ class Pushes:
     def await_room(self) -> None:
         """Wait while the remote is too far behind, and getting on. In an outage nobody waits."""
         with self._changed:
-            while len(self._due) > PUSH_BACKLOG:
+            while len(self._due) > PUSH_BACKLOG and not self._is_hurried:
                 left = self._heard_at + PUSH_STALL_SECONDS - time.monotonic()
                 if left <= 0:
                     return
                 self._changed.wait(left)
+
+    def hurry(self) -> None:
+        """The run ends, and its time is short: from now on no save waits for the remote."""
+        with self._changed:
+            self._is_hurried = True
+            self._changed.notify_all()
 
     def await_all(self) -> None:
         """Wait until no push is due; an outage ends that, too, after a while."""

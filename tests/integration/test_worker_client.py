@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from store.errors import Incompatible, MoonclipError, NotUnchanged
+from store.errors import Incompatible, MoonclipError, NotUnchanged, WorkerEnded
+from store.ids import CommitId
 from store.naming.refnames import tag_name
 from store.reading.packs import pack_path
 from store.repository import Repository
@@ -193,11 +196,10 @@ def test_a_full_disk_is_an_error_of_its_save(tmp_path: Path) -> None:
         assert stored(mounted / "store") == noise(2)
 
 
-def test_what_the_worker_logs_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    root = tmp_path / "store"
+def _damaged(root: Path) -> CommitId:
+    """Make a store whose one commit has a tree that is damaged, of which the next save tells."""
     with Repository.init(root, thread_count=1) as repo:
-        client = Client(repo)
-        asked = Asked(0, noise(0))
+        client, asked = Client(repo), Asked(0, noise(0))
         client.submit(asked)
         commit = asked.commit()
         client.close()
@@ -206,6 +208,12 @@ def test_what_the_worker_logs_is_logged_here(tmp_path: Path, caplog: pytest.LogC
     data = bytearray(path.read_bytes())
     data[place.offset + place.stored_bytes // 2] ^= 0xFF
     path.write_bytes(data)
+    return commit
+
+
+def test_what_the_worker_logs_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = tmp_path / "store"
+    commit = _damaged(root)
     with Repository.open(root, thread_count=1) as repo, caplog.at_level(logging.WARNING):
         client = Client(repo)
         asked = Asked(1, noise(1), commit)
@@ -215,6 +223,35 @@ def test_what_the_worker_logs_is_logged_here(tmp_path: Path, caplog: pytest.LogC
     records = [record for record in caplog.records if "is damaged" in record.getMessage()]
     assert records
     assert records[0].name == "store.saving.saver"
+
+
+def test_a_save_whose_worker_is_not_heard_to_the_end_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+    records: list[logging.LogRecord] = []
+
+    def fails_once(record: logging.LogRecord) -> bool:
+        records.append(record)
+        if len(records) == 1:
+            raise LookupError("a filter of the program's own")
+        return False
+
+    root = tmp_path / "store"
+    commit = _damaged(root)
+    logger = logging.getLogger("store.saving.saver")
+    logger.addFilter(fails_once)
+    try:
+        with Repository.open(root, thread_count=1) as repo:
+            client = Client(repo, approve=lambda _: None)
+            failed, good = Asked(1, noise(1), commit), Asked(2, noise(2), commit)
+            client.submit(failed)
+            client.submit(good)
+            error = failed.outcome().error
+            assert isinstance(error, WorkerEnded)
+            assert "LookupError: a filter" in str(error)
+            assert repo.commit(good.commit()).step == 2
+            client.close()
+    finally:
+        logger.removeFilter(fails_once)
+    assert len(records) > 1
 
 
 def test_a_job_that_ends_its_thread_fails_alone(client: Client) -> None:
@@ -242,6 +279,23 @@ def test_a_worker_that_dies_while_the_state_is_captured_costs_no_save(client: Cl
     capturing = Capturing(1, noise(1), tip)
     client.submit(capturing)
     capturing.commit()
+
+
+def test_who_keeps_the_error_of_a_refused_save_keeps_no_arena(repo: Repository) -> None:
+    def refuse(_: CommitId) -> None:
+        raise LookupError("not this one")
+
+    client = Client(repo, approve=refuse)
+    asked = Asked(0, noise(0))
+    arena = weakref.ref(asked.arena)
+    client.submit(asked)
+    error = asked.outcome().error
+    client.wait()
+    del asked
+    assert arena() is None
+    assert isinstance(error, LookupError)
+    assert "refuse" in "".join(traceback.format_exception(error))
+    client.close()
 
 
 def test_nothing_is_handed_over_to_a_client_that_was_told_to_end(client: Client) -> None:
