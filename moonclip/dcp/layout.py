@@ -5,8 +5,12 @@ torch flattens ``{"model": {"fc.weight": …}}`` to ``model.fc.weight`` and reme
 ``{"fc.weight": …}``, would make an item of each tensor; its keys have dots in them, and go into the item ``model``.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
+
+from torch.distributed.checkpoint.planner import SavePlan
 
 from store.format.values import Plain
 
@@ -74,6 +78,19 @@ class Layout:
     def metadata(self) -> dict[str, Plain]:
         """What a commit's metadata have to say of it."""
         return {} if self.kind is None else {_RECORD: self.kind}
+
+
+def together(plans: Sequence[SavePlan]) -> list[SavePlan]:
+    """Plans of which each says what all of them say of paths, so that all ranks' layouts are one.
+
+    Plans that are not usable stand for earlier ones, which say it already. What a planner of one's own notes otherwise
+    stays as it is.
+    """
+    noted = [plan.planner_data for plan in plans if plan.usable]
+    if not all(isinstance(each, Mapping) for each in noted):
+        return list(plans)
+    merged = dict(ChainMap(*noted))
+    return [replace(plan, planner_data=merged) if plan.usable else plan for plan in plans]
 
 
 def kind_of(metadata: Mapping[str, Plain]) -> str | None:

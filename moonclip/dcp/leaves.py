@@ -1,11 +1,14 @@
 """What is no tensor: objects that torch hands to storage as ``torch.save`` archives, and wants back as such.
 
 An object whose planner is torch's own is taken as it is, before it becomes an archive. From anybody else's planner an
-archive is opened with ``weights_only``, which runs no code of its. Either way it is stored as a typed value.
+archive is opened with ``weights_only``, which runs no code but that of classes that the policy lists. Either way it is
+stored as a typed value.
 """
 
 import io
 import pickle
+import sys
+import threading
 from typing import Any, Final
 
 import torch
@@ -18,6 +21,9 @@ from ..state.policy import Policy
 
 _ARCHIVE: Final = b"PK\x03\x04"
 
+_listing: Final = threading.Lock()
+"""For what torch is told of classes: it holds for the whole process."""
+
 
 def leaf_of(planner: SavePlanner, item: WriteItem, policy: Policy) -> Any:
     """The object that an entry of a plan stands for.
@@ -25,10 +31,10 @@ def leaf_of(planner: SavePlanner, item: WriteItem, policy: Policy) -> Any:
     Args:
         planner: gives it.
         item: the entry, of type ``BYTE_IO``.
-        policy: whether an archive may hold pickles.
+        policy: whether an archive may hold pickles, and of which classes.
 
     Raises:
-        Incompatible: the planner gives bytes that are no archive.
+        Incompatible: the planner gives bytes that are no archive, or a damaged one.
         Unsafe: an archive holds a pickle, and the policy does not allow that.
     """
     if isinstance(planner, DefaultSavePlanner) and _archives_as_it_is(type(planner)):
@@ -59,10 +65,22 @@ def _opened(archive: io.BytesIO, fqn: str, policy: Policy) -> Any:
         raise Incompatible(f"{fqn}: the planner gives bytes that are no archive of torch.save", name=fqn)
     archive.seek(0)
     try:
-        return torch.load(archive, map_location="cpu", weights_only=not policy.allow_pickle)
+        with _listing, torch.serialization.safe_globals(_listed(policy)):
+            return torch.load(archive, map_location="cpu", weights_only=not policy.allow_pickle)
     except pickle.UnpicklingError as error:
         raise Unsafe(
             f"{fqn}: it cannot be stored without unpickling it, and that runs code; save plain data instead, or if you"
-            f" trust it, pass allow_pickle=True ({error})",
+            f" trust it, pass allow=[...] or allow_pickle=True ({error})",
             name=fqn,
         ) from error
+    except Exception as error:  # zips, pickles and what they hold may raise anything
+        raise Incompatible(
+            f"{fqn}: the planner gives an archive that torch.load cannot read: {error!r:.200}", name=fqn
+        ) from error
+
+
+def _listed(policy: Policy) -> list[Any]:
+    """Classes that the policy lists, of modules that are imported: objects in archives have just been those of some."""
+    named = (text.rpartition(".") for text in policy.classes)
+    found = (vars(sys.modules[module]).get(name) for module, _, name in named if module in sys.modules)
+    return [each for each in found if isinstance(each, type)]

@@ -15,12 +15,13 @@ from torch.futures import Future
 
 from store.errors import Incompatible
 from store.naming.refnames import branch_name
+from store.saving.apart import Apart
 
 from ..state.flattening import flatten
 from ..state.policy import Policy
 from .ids import CheckpointId, tag_of
 from .kept import Kept, forget, kept_for
-from .layout import Layout
+from .layout import Layout, together
 from .leaves import leaf_of
 from .publishing import Publication, Returned
 from .shares import Share, share_of
@@ -33,6 +34,12 @@ class _Save:
         self.publication = publication
         if publication is not None:
             weakref.finalize(self, publication.end)
+
+
+def _let_go(apart: Apart) -> None:
+    """End a rank's lease if it has done its work. No rank but the one that publishes is told when that is."""
+    if apart.is_published:
+        apart.release()
 
 
 class StorageWriter(TorchWriter):
@@ -108,7 +115,9 @@ class StorageWriter(TorchWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """The same plans: nothing of a save may be in them, since torch uses them again for the next.
+        """The same plans, in which all ranks find the paths of all: names depend on what others have.
+
+        Nothing of a save may be in them, since torch uses them again for the next.
 
         Raises:
             OSError: writing failed.
@@ -116,7 +125,7 @@ class StorageWriter(TorchWriter):
         publication = self._begun.publication
         assert publication is not None
         publication.begin(len(plans))
-        return plans
+        return together(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Copy and store what a plan asks of this rank. It is done when this returns.
@@ -130,14 +139,17 @@ class StorageWriter(TorchWriter):
         layout = Layout(plan.planner_data)
         leaves = {id(item): self._leaf(planner, item) for item in plan.items if item.type is WriteItemType.BYTE_IO}
         shares = {id(item): share_of(planner, item, layout) for item in plan.items if id(item) not in leaves}
-        stored = self._stored(list(shares.values()))
+        apart = self._stored(list(shares.values()))
 
         def result(item: WriteItem) -> WriteResult:
             size_bytes = shares[id(item)].source.size_bytes if id(item) in shares else 0
-            return WriteResult(item.index, size_bytes, Returned(stored, leaves.get(id(item))))
+            return WriteResult(item.index, size_bytes, Returned(apart.id if apart else None, leaves.get(id(item))))
 
+        results = list(map(result, plan.items))
+        if apart is not None:  # torch has results at hand until all ranks have heard how the save ended
+            weakref.finalize(results[-1], _let_go, apart)
         done: Future[list[WriteResult]] = Future()
-        done.set_result(list(map(result, plan.items)))
+        done.set_result(results)
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -189,13 +201,13 @@ class StorageWriter(TorchWriter):
             raise Incompatible("no save has begun: torch calls set_up_storage_writer first, on every rank")
         return self._save
 
-    def _stored(self, shares: Sequence[Share]) -> str | None:
-        """Id of the place where this rank's boxes are stored, if it has any. That ends with the save."""
+    def _stored(self, shares: Sequence[Share]) -> Apart | None:
+        """The place where this rank's boxes are stored, if it has any. That ends with the save."""
         if not shares:
             return None
         apart = self._kept.store(shares)
         weakref.finalize(self._begun, apart.release)
-        return apart.id
+        return apart
 
     def _leaf(self, planner: SavePlanner, item: WriteItem) -> Any:
         """What is no tensor, once it is known that it can be kept: the rank that publishes meets it last of all."""

@@ -119,8 +119,8 @@ class _Leaves:
                 raise self._damaged(f"{name} is a {type(entry).__name__}")
 
     def _tensor(self, name: str, entry: Any) -> TensorLeaf:
-        shape = _sizes(entry.size)
-        boxes = [Box(_sizes(chunk.offsets), _sizes(chunk.sizes)) for chunk in entry.chunks]
+        shape = sizes_of(entry.size)
+        boxes = [Box(sizes_of(chunk.offsets), sizes_of(chunk.sizes)) for chunk in entry.chunks]
         try:
             require_tiling(name, shape, boxes)
         except Incompatible as error:
@@ -166,7 +166,12 @@ class _Leaves:
         return damaged(self._directory / NAME, why)
 
 
-def _sizes(sizes: Any) -> tuple[int, ...]:
+def sizes_of(sizes: Any) -> tuple[int, ...]:
+    """Numbers that a pickle gives, be they that. Tuples in tuples, each many times, take no end of memory as text.
+
+    Raises:
+        ValueError: they are none, or too large for a tensor's.
+    """
     found = tuple(sizes)
     if not all(type(size) is int and 0 <= size <= MAX_SIZE for size in found):
         raise ValueError("sizes that are no numbers")

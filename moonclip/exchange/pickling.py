@@ -4,6 +4,7 @@ import errno
 import pickle
 import pickletools
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, cast
@@ -12,6 +13,8 @@ import torch
 
 from store.disk.files import BlockWriter
 from store.errors import Corrupt, Incompatible, MoonclipError, Unsafe
+
+from ..state.composites import PLAIN_CLASSES
 
 _ZIP: Final = b"PK"
 _PICKLE: Final = b"\x80"
@@ -22,6 +25,10 @@ _MEMOIZING: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _MAX_NODES: Final = 1 << 24
 _MAX_UNFOLDED: Final = 4
 """A state may hold so many values however often it tells them, and so many times more than it tells."""
+
+_MAX_REPEATED_BYTES: Final = 1 << 30
+"""Tensors may have so many bytes beyond those of their storages, and ``_MAX_UNFOLDED`` times what these have: a mask or
+a bias that was expanded."""
 
 _REASON_LETTERS: Final = 120
 """Of torch's reasons, which may quote what it has found."""
@@ -123,17 +130,20 @@ def _is_zip(file: IO[bytes], what: str) -> bool:
 
 
 def _require_bounded(obj: object, what: str) -> None:
-    """Refuse a file that is small because its containers hold each other many times: stored, each is written out.
+    """Refuse a file that is small because it tells most of its content many times: stored, each is written out.
 
     Raises:
         Corrupt: it would become that large.
     """
     counts: dict[int, int] = {}
     held = 0
+    tensors: dict[int, torch.Tensor] = {}
 
     def count(node: object) -> int:
         nonlocal held
         if not isinstance(node, dict | list | tuple | set | frozenset):
+            if isinstance(node, torch.Tensor):
+                tensors[id(node)] = node
             return 1
         if id(node) not in counts:
             held += len(node)
@@ -143,6 +153,29 @@ def _require_bounded(obj: object, what: str) -> None:
 
     if (found := count(obj)) > _MAX_UNFOLDED * held + _MAX_NODES:
         raise Corrupt(f"{what} is not what training writes: {held:,} values that unfold to {found:,}", name=what)
+    _require_stored(tensors.values(), what)
+
+
+def _require_stored(tensors: Iterable[torch.Tensor], what: str) -> None:
+    """Refuse tensors of which the storages hold next to nothing.
+
+    Raises:
+        Corrupt: they would become that large.
+    """
+    held: dict[int, int] = {}
+    repeated_bytes = 0
+    for tensor in tensors:
+        if type(tensor) in PLAIN_CLASSES and tensor.layout is torch.strided and not tensor.is_nested:
+            storage = tensor.untyped_storage()
+            held[storage.data_ptr()] = storage.nbytes()
+            repeated_bytes += max(0, tensor.numel() * tensor.element_size() - storage.nbytes())
+    held_bytes = sum(held.values())
+    if repeated_bytes > _MAX_UNFOLDED * held_bytes + _MAX_REPEATED_BYTES:
+        raise Corrupt(
+            f"{what} is not what training writes: its tensors tell {held_bytes:,} bytes and {repeated_bytes:,} more of"
+            " them again",
+            name=what,
+        )
 
 
 def _reason(error: Exception) -> str:

@@ -22,7 +22,7 @@ from store.strided import c_strides
 from ..state.entries import FlatTensor
 from ..state.flattening import flatten
 from . import pickling
-from .dcpmetadata import Place
+from .dcpmetadata import Place, sizes_of
 from .ranges import FileRange, Source
 
 _MAX_PICKLE_BYTES: Final = 1 << 20
@@ -265,7 +265,7 @@ class _Named(NamedTuple):
 def _tensor(storage: _Storage, name: str | None, start: int, shape: Any, strides: Any, metadata: Any) -> _Tensor:
     if metadata or name is None:
         raise _UnknownError  # a conjugation or negation is pending
-    return _Tensor(storage, name, start, tuple(shape), tuple(strides))
+    return _Tensor(storage, name, sizes_of((start,))[0], sizes_of(shape), sizes_of(strides))
 
 
 def _plain(

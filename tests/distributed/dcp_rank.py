@@ -169,6 +169,28 @@ def sharded_tensors(root: Path, rank: int, world_size: int) -> None:
         assert torch.equal(whole, full)
 
 
+def lopsided(root: Path, rank: int, world_size: int) -> None:
+    """What only some ranks have decides what things are called on all of them."""
+    groups = {} if rank else {"param_groups": [{"lr": 0.1, "params": [0, 1]}]}
+    state = {
+        "optim": {"state": {rank: {"exp_avg": torch.full((300,), float(rank))}}, **groups},
+        **({"model": {"w": torch.ones(300)}} if rank else {"fc.weight": torch.ones(400)}),
+    }
+    dcp.save(state, checkpoint_id="lopsided", storage_writer=StorageWriter(root, branch="lopsided"))
+
+
+def leases(root: Path, rank: int, world_size: int) -> None:
+    """A writer that lives on holds nothing once its save is over, and remembers it all the same."""
+    mesh = init_device_mesh("cpu", (world_size,))
+    state = {"model": {"w": spread(torch.randn(600, 500), mesh, (Shard(0),))}}
+    writer = StorageWriter(root, branch="leases")
+    dcp.save(state, storage_writer=writer)
+    size = stored_bytes(root)
+    assert [path for path in (root / "writers").iterdir() if not path.name.startswith("branches~")] == []
+    dcp.save(state, storage_writer=writer)
+    assert stored_bytes(root) - size < 4096
+
+
 def part_of_the_ranks(root: Path, rank: int, world_size: int) -> None:
     """A group of some ranks saves, and another one loads: nobody else is asked."""
     first, last = dist.new_group([0, 1]), dist.new_group([world_size - 1])

@@ -50,6 +50,15 @@ def test_what_ranks_save_any_other_number_of_them_loads(tmp_path: Path) -> None:
     require_whole(root)
 
 
+def test_ranks_that_have_different_items_call_them_the_same_and_hold_no_lease_afterwards(tmp_path: Path) -> None:
+    require_done(tmp_path, 2, "lopsided", "leases")
+    with CheckpointManager(tmp_path / "store") as mgr:
+        loaded = mgr.load("lopsided")
+    assert loaded.keys() == {"fc.weight", "model", "optim"}
+    assert {key: each["exp_avg"][0].item() for key, each in loaded["optim"]["state"].items()} == {0: 0, 1: 1}
+    require_whole(tmp_path / "store")
+
+
 def test_saves_in_the_background_that_use_plans_again(tmp_path: Path) -> None:
     require_done(tmp_path, 2, "in_background")
     require_whole(tmp_path / "store")

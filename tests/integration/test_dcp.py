@@ -395,8 +395,20 @@ def test_archives_of_a_planner_of_ones_own_are_opened_without_running_code(root:
         assert repr(mgr.load()["a"]) == repr(state["a"])
     assert refusal({"a": Opaque()}, root / "two", planner=Foreign())[0] is Unsafe
     assert refusal({"a": b"no archive"}, root / "three", planner=Foreign())[0] is Incompatible
-    save({"a": Opaque()}, root / "two", planner=Foreign(), allow_pickle=True)
-    assert load({"a": None}, root / "two", allow_pickle=True)["a"] == Opaque()
+    for torn in (b"PK\x03\x04torn", archive_of([1, torch.ones(99)])[:-99]):
+        kind, text = refusal({"a": torn}, root / f"torn{len(torn)}", planner=Foreign())
+        assert kind is Incompatible
+        assert "a: the planner gives an archive that torch.load cannot read" in text
+    for number, trusted in enumerate(({"allow_pickle": True}, {"allow": [f"{__name__}.Opaque"]})):
+        save({"a": Opaque()}, root / f"two{number}", planner=Foreign(), **trusted)
+        assert load({"a": None}, root / f"two{number}", **trusted)["a"] == Opaque()
+    assert Opaque not in torch.serialization.get_safe_globals()
+
+
+def archive_of(value: object) -> bytes:
+    archive = io.BytesIO()
+    torch.save(value, archive)
+    return archive.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from moonclip import CheckpointManager
 from moonclip.cli.app import commands
 from moonclip.dcp import StorageReader, StorageWriter
 from moonclip.dcp.kept import _kept, forget
+from moonclip.dcp.layout import Layout, together
 from moonclip.dcp.reader import _read
 from moonclip.loading.reading import planned
 from moonclip.state.tensors import writable_bytes
@@ -54,6 +55,26 @@ def wide_store(root: Path) -> torch.Tensor:
     full = torch.randn(ROWS, WIDTH)
     dcp.save({"model": {"w": full}}, storage_writer=StorageWriter(root))
     return full
+
+
+def planned_for(state: dict[str, Any], **options: Any) -> SavePlan:
+    planner = DefaultSavePlanner(**options)
+    planner.set_up_planner(state, is_coordinator=True)
+    return planner.create_local_plan()
+
+
+def test_what_one_rank_has_decides_what_all_of_them_call_it() -> None:
+    bare = planned_for({"fc.weight": torch.ones(2), "optim": {"state": {"0": {"m": torch.ones(2)}}}})
+    named = planned_for({"model": {"w": torch.ones(2)}, "optim": {"param_groups": [{"params": [0]}]}})
+    assert Layout(bare.planner_data).kind == "bare"
+    again = SavePlan([], usable=False)  # torch's word for one that it uses again
+    layouts = [Layout(plan.planner_data) for plan in together([bare, again, named])]
+    for layout in (layouts[0], layouts[2]):
+        assert (layout.kind, layout.numbered) == (None, {"optim"})
+        assert layout.name("fc.weight") == ("fc.weight", "")
+    assert together([bare, named])[0].items == bare.items
+    flat = planned_for({"model": {"w": torch.ones(2)}}, flatten_state_dict=False)
+    assert together([bare, flat]) == [bare, flat]
 
 
 # --- others, meanwhile --------------------------------------------------------------------------------------------

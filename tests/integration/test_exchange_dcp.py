@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import resource
+import zipfile
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -397,6 +398,44 @@ def test_a17_a_tensor_that_would_run_something_is_refused_and_nothing_runs(direc
     with pytest.raises(Unsafe), Repository.init(tmp_path / "store") as repo:
         import_files(repo, items, Wanted([Source(directory)], "main"))
     assert not (tmp_path / "ran").exists()
+
+
+def put_in(directory: Path, data: bytes, size: int = 40) -> None:
+    """Have an archive in the place of the model's tensor, and say that it holds so many elements."""
+
+    def change(metadata: Any) -> None:
+        info = metadata.storage_data[MetadataIndex("model.w", [0])]
+        path = directory / info.relative_path
+        info.offset, info.length = path.stat().st_size, len(data)
+        path.write_bytes(path.read_bytes() + data)
+        told = metadata.state_dict_metadata["model.w"]
+        told.size = told.chunks[0].sizes = torch.Size([size])
+
+    rewrite(directory, change)
+
+
+def test_f10_sizes_that_hold_each_other_many_times_take_no_memory(directory: Path) -> None:
+    nested = b"K\x01" + 24 * b"2\x86"  # each a pair of the one before
+    start = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n("
+    storage = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x28tQ"
+    rest = b"K\x01\x85\x89ccollections\nOrderedDict\n)RtR."
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("x/data.pkl", start + storage + b"K\0" + nested + rest)
+        archive.writestr("x/data/0", bytes(160))
+    put_in(directory, data.getvalue())
+    error = refusal(directory)
+    assert isinstance(error, Corrupt)
+    assert len(str(error)) < 1000
+
+
+def test_f10_a_tensor_that_tells_its_elements_many_times_takes_no_memory(directory: Path, tmp_path: Path) -> None:
+    data = io.BytesIO()
+    torch.save(torch.ones(1).expand(1 << 29), data)
+    put_in(directory, data.getvalue(), 1 << 29)
+    items = items_of([Source(directory)], Ranges(Files()))
+    with pytest.raises(Corrupt, match="more of them again"), Repository.init(tmp_path / "store") as repo:
+        import_files(repo, items, Wanted([Source(directory)], "main"))
 
 
 def info_of(metadata: Any, name: str = "model.n") -> Any:

@@ -196,6 +196,14 @@ def test_f10_a_small_file_of_lists_in_lists_does_not_unfold(imported: Import, tm
         imported(saved(tmp_path / "m.pt", {"a": torch.ones(1), "x": state}))
 
 
+def test_f10_tensors_of_next_to_no_bytes_do_not_unfold(imported: Import, tmp_path: Path) -> None:
+    mask = torch.ones(1, 300).expand(300, 300)
+    assert same(imported(saved(tmp_path / "m.pt", {"w": torch.ones(1), "mask": mask}))["model"]["mask"], mask)
+    for huge in ([torch.ones(1).expand(1 << 40)], [torch.ones(1).expand(1 << 26) for _ in range(5)]):
+        with pytest.raises(Corrupt, match="more of them again"):
+            imported(saved(tmp_path / "m.pt", {"w": torch.ones(1), "x": huge}))
+
+
 def test_what_is_asked_of_a_tensor_is_all_that_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[int] = []
 
