@@ -134,8 +134,9 @@ def _row(change: "RefChange") -> Sequence[str]:
 
 
 def _total(done: "Fetched", *, dry_run: bool) -> str:
-    if dry_run:  # how much they hold shows only in what would be fetched
-        return f"would fetch {counted(done.commit_count, 'commit')}" if done.commit_count else ""
+    if dry_run:  # how much of it these need shows only in what would be fetched
+        most = f"at most {size(done.most_bytes)}"
+        return f"would fetch {counted(done.commit_count, 'commit')}, {most}" if done.commit_count else ""
     return f"{counted(done.object_count, 'object')}, {size(done.received_bytes)}" if done.object_count else ""
 
 
@@ -151,6 +152,7 @@ def fetched_json(done: "Fetched", *, dry_run: bool = False) -> dict[str, Any]:
         "commits": done.commit_count,
         "objects": done.object_count,
         "received_bytes": done.received_bytes,
+        "most_bytes": done.most_bytes,
         "diverged": done.diverged,
         "damaged": done.damaged,
     }

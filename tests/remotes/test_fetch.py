@@ -218,6 +218,9 @@ def test_a_dry_run_changes_nothing(one: Repository, two: Repository, storage: Wa
     assert change_of(done, ORIGIN_MAIN).why == "new"
     assert two.refs.list() == {}
     assert two.packs.pack_ids() == []
+    received = fetched(two, storage)
+    assert received.stored_bytes == done.most_bytes > 0
+    assert fetched(two, storage, dry_run=True).most_bytes == 0
 
 
 def test_an_empty_remote_has_nothing(two: Repository, storage: WatchedStorage) -> None:

@@ -84,6 +84,17 @@ class Catalogue:
         """Copies of an object that were found and are not known to be bad."""
         return self._held.copies_of(object_id)
 
+    def sizes(self) -> dict[ObjectId, int]:
+        """What the smallest copy of each object takes that the remote holds, in bytes. Looks into every idx file."""
+        if not self._is_listed:
+            self.refresh()
+        self._take(self._unread)
+        return {
+            object_id: min(copy.entry.stored_bytes for copy in copies)
+            for object_id, copies in self._held.copies.items()
+            if copies
+        }
+
     def spoil(self, copy: RemoteCopy) -> None:
         """Hear that a copy is bad."""
         self._held.drop([(copy.pack.text, copy.entry.id)])

@@ -55,6 +55,7 @@ class Fetched:
         object_count: objects that were received, and
         stored_bytes: what they take here.
         received_bytes: what was read of the remote's packs.
+        most_bytes: of a dry run, what would be received at most.
         absent: commits of which something is absent, new records only.
         damaged: branches and tags of the remote that were not fetched, by full name there, and why.
         diverged: short names of branches on which stores went different ways.
@@ -66,6 +67,7 @@ class Fetched:
     object_count: int = 0
     stored_bytes: int = 0
     received_bytes: int = 0
+    most_bytes: int = 0
     absent: frozenset[CommitId] = frozenset()
     damaged: dict[RefName, str] = field(default_factory=dict)
     diverged: list[str] = field(default_factory=list)
@@ -107,7 +109,7 @@ def fetch(
         depth: how many commits of each line to fetch with their content; all if ``None``.
         lazy: fetch commits without any content; if ``None``, as the remote is configured, unless ``items`` are named.
         prune: remove remote-tracking branches of what was deleted there.
-        dry_run: change nothing, only tell which commits and refs there are.
+        dry_run: change nothing, only tell which commits and refs there are, and how much they take at most.
         progress: told how far it is.
 
     Returns:
@@ -134,7 +136,9 @@ def fetch(
     wanted = frozenset(()) if lazy else None if items is None else frozenset(items)
     with acquire_lease(repo.layout.root, repo.files) as lease:
         job = _Fetch(repo, remote, lease, refs, frozenset(commits), progress)
-        if not dry_run:
+        if dry_run:
+            job.foresee()
+        else:
             job.bring(wanted, depth)
         job.move(is_all=is_all, prune=prune, dry_run=dry_run)
     return job.done
@@ -172,6 +176,12 @@ class _Fetch:
         """Where a depth is counted from: a tag may name what is far behind."""
         branches = [commit for key, commit in self._refs.items() if key.name.startswith(f"{BRANCHES}/")]
         return self._named.union(commit for commit in branches if commit is not None)
+
+    def foresee(self) -> None:
+        """Say what it takes at most: what of the remote's objects is not here, whether or not these commits need it."""
+        if self.done.commit_count or self._named:
+            sizes = self._catalogue.sizes()
+            self.done.most_bytes = sum(sizes[object_id] for object_id in self._obtaining.missing(sizes))
 
     def bring(self, items: frozenset[str] | None, depth: int | None) -> None:
         """Get content, and enter commits."""
