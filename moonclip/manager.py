@@ -28,6 +28,7 @@ from .managing.remoteargs import linked, remote_arguments
 from .managing.restoring import Restoring
 from .managing.rustwords import MoreArguments, understood
 from .managing.topology import Stated
+from .managing.upkeep import require_policy
 from .ranks.aftercare import Aftercare
 from .ranks.explicit import ByRank
 from .ranks.joining import bound_together, joined
@@ -147,6 +148,9 @@ class CheckpointManager(Branching, ByRank, Comparing, Exporting, LiveFiles, Look
         root, keep, save_dtype, s3 = understood(root, keep, save_dtype, more, own)
         if capture not in {"copy", "overlap"}:
             raise Incompatible(f"capture is 'copy' or 'overlap', not {capture!r}")
+        require_policy(keep)
+        if isinstance(per_rank, str):
+            raise Incompatible(f"per_rank is a list of names, as in per_rank=[{per_rank!r}]")
         self._schema = Schema(items or {}, strict_schema, exempt={GENERATORS})
         self._reports = Reports(on_event, in_background=async_save)
         precision = Precision(save_dtype, self._schema.dtypes)

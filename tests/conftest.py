@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,12 @@ settings.register_profile("dev", _COMMON, max_examples=50)
 settings.register_profile("ci", _COMMON, max_examples=100, print_blob=True)
 settings.register_profile("deep", _COMMON, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_configure() -> None:
+    """Heed Ctrl-C, and have what tests start heed it: a shell has jobs in the background ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

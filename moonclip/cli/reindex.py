@@ -19,8 +19,8 @@ def reindex(ctx: click.Context, *, as_json: bool) -> None:
     """Rebuild the index from the packs.
 
     It holds nothing that they do not. Needed only when fsck asks for it: an index that is missing or broken is rebuilt
-    by whoever opens the store. Exits with 1 if something could not be read and had to be left out; deltas whose base is
-    gone, as gc leaves them behind, are left out as well.
+    by whoever next opens the store to write. Exits with 1 if something could not be read and had to be left out; deltas
+    whose base is gone, as gc leaves them behind, are left out as well.
     """
     location: Location = ctx.obj
     # The store is not opened: that would begin with the index that may be the trouble.

@@ -86,6 +86,7 @@ class Upkeep:
             NotFound: there is no such branch or item.
             ReadOnly: the store cannot be written from here.
         """
+        require_policy(keep)
         if (keep is None) != bool(items) or (older_than is not None) != bool(items):
             raise Incompatible("prune takes either a policy, as in prune(Keep(last=3)), or items and older_than")
         self._recorder.wait()
@@ -201,6 +202,16 @@ class Upkeep:
 
     def _commit_at(self, rev: Revision | None) -> Commit:
         return self._repo.commit(self._resolved(rev))
+
+
+def require_policy(keep: object) -> None:
+    """Refuse what is no policy before anything is kept by it.
+
+    Raises:
+        Incompatible: it is something else, as a number of commits.
+    """
+    if keep is not None and not isinstance(keep, Keep):
+        raise Incompatible(f"keep is a policy, as in keep=Keep(last=3), not {keep!r}")
 
 
 def text_of(rev: Revision) -> str:

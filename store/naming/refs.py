@@ -275,13 +275,13 @@ class RefStore:
         if current == expected:
             return
         if current is None:
-            problem = "is gone"
+            problem = "is gone; look at what there is now, then try again"
         elif expected is None:
-            problem = f"exists already, at {short(current)}"
+            problem = f"exists already, at {short(current)}; choose another name, or move it by its own command"
         else:
-            problem = f"moved from {short(expected)} to {short(current)}"
+            problem = f"moved from {short(expected)} to {short(current)}; look at what it holds now, then try again"
         details = {"expected": expected and expected.hex(), "got": current and current.hex()}
-        raise Conflict(f"{describe(name)} {problem}; look at what it holds now, then try again", ref=name, **details)
+        raise Conflict(f"{describe(name)} {problem}", ref=name, **details)
 
     def _make_room(self, name: RefName) -> None:
         """See to it that no ref is a directory of another, and that nothing else is in the way of a new one."""

@@ -16,6 +16,7 @@ import os
 from collections.abc import Collection
 from hashlib import blake2s
 from pathlib import Path
+from typing import Final
 
 from ..disk.files import Files
 from ..disk.mounts import Mount, mount_of
@@ -123,6 +124,9 @@ def index_directory(layout: Layout, files: Files) -> Path:
     return place / f"{root.name}-{blake2s(os.fsencode(root), digest_size=8).hexdigest()}"
 
 
+_READS_PACKS: Final = "packs are read instead, until whoever writes next, or `moonclip reindex`, rebuilds it"
+
+
 def _open(generations: Generations, packs: PackStore, refs: RefStore, *, read_only: bool) -> Index:
     index, is_broken = None, False
     try:
@@ -130,7 +134,7 @@ def _open(generations: Generations, packs: PackStore, refs: RefStore, *, read_on
         if not _is_behind(index, packs, refs):
             return index
     except BrokenIndex as error:
-        _log.warning("%s; %s", error, "it is left as it is" if read_only else "it is rebuilt from the packs")
+        _log.warning("%s; %s", error, _READS_PACKS if read_only else "it is rebuilt from the packs")
         is_broken = True
     seen = index.path if index else None
     if index:

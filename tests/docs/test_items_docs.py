@@ -17,7 +17,7 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     for block in re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL):
         exec(compile(block, "docs/items.md", "exec"), names)
     names["mgr"].close()
-    assert names["into"]["step"] == 7
+    assert names["into"]["epoch"] == 7
     assert names["note"] == b"\x00\x01"
     files = {str(path.relative_to("exported")) for path in Path("exported").rglob("*") if path.is_file()}
     assert files == {"weights/model.safetensors", "optimizer.pt", "config.json"}

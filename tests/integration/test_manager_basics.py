@@ -82,6 +82,26 @@ def test_an_empty_text_is_no_place_for_a_store(tmp_path: Path, monkeypatch: pyte
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"keep": 3}, r"keep=Keep\(last=3\), not 3"), ({"per_rank": "loader"}, r"per_rank=\['loader'\]")],
+)
+def test_arguments_of_another_kind_are_told(root: Path, given: dict[str, Any], told: str) -> None:
+    """They would be passed over: nothing dropped, and one rank's state given to all."""
+    with pytest.raises(Incompatible, match=told):
+        CheckpointManager(root, **given)
+    assert not root.exists()
+
+
+def test_a_step_is_no_less_than_zero(root: Path) -> None:
+    """As a revision, step:-1 names nothing."""
+    with CheckpointManager(root) as mgr:
+        with pytest.raises(Incompatible, match="a step is 0 or more"):
+            mgr.save(step=-1, x=1)
+        with pytest.raises(Incompatible, match="keep is a policy"):
+            mgr.prune(3)  # type: ignore[arg-type]
+
+
 def test_an_empty_store_leaves_everything_as_it_was(root: Path) -> None:
     run = Run()
     before = run.parameters()

@@ -84,7 +84,8 @@ class Screen:
             return
         self._console.print(
             f"   killed by signal {-outcome.exit_code}, with {outcome.dying.written_bytes / MB:.0f} MB of step"
-            f" {outcome.dying.step} on disk and no commit",
+            f" {outcome.dying.step} on disk and no commit"
+            " yet: the worker outlives it, and finishes what it was given",
             style="yellow",
         )
 
