@@ -13,12 +13,12 @@ from store.upkeep.retention import Keep
 
 from .capture.budget import parse_bytes
 from .capture.staging import Staging
-from .exchange.methods import Exporting
 from .loading.lastgood import Resumed
 from .loglevel import follow_environment
-from .managing.binding import bound
 from .managing.branching import Branching
+from .managing.byrank import ByRank
 from .managing.comparing import Comparing
+from .managing.exporting import Exporting
 from .managing.givens import asked, tell_of_slips
 from .managing.livefiles import LiveFiles
 from .managing.looking import Looking
@@ -27,12 +27,12 @@ from .managing.preemption import Stopping
 from .managing.remoteargs import linked, remote_arguments
 from .managing.restoring import Restoring
 from .managing.rustwords import MoreArguments, understood
-from .managing.topology import Stated
 from .managing.upkeep import require_policy
 from .ranks.aftercare import Aftercare
-from .ranks.explicit import ByRank
 from .ranks.joining import bound_together, joined
 from .ranks.recorder import RankRecorder
+from .ranks.topology import Stated
+from .saving.binding import bound
 from .saving.gates import Callback, Gate
 from .saving.jobs import SaveFuture
 from .saving.precision import Precision

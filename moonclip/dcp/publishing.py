@@ -20,7 +20,7 @@ from store.saving.saver import SaveRequest
 from store.saving.snapshots import Snapshot
 from store.saving.underway import saving
 
-from ..managing.binding import Binding, bound
+from ..saving.binding import Binding, bound
 from ..state.policy import Policy
 from .ids import step_of
 from .kept import Kept, Published

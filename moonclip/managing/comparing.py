@@ -11,9 +11,9 @@ from store.repository import Repository
 
 from ..loading.descriptions import readable
 from ..loading.selecting import Selection
+from ..saving.binding import Binding
 from ..saving.recording import Recorder
 from ..state.policy import Policy
-from .binding import Binding
 
 if TYPE_CHECKING:
     from ..ranks.recorder import RankRecorder

@@ -9,8 +9,8 @@ from store.remotes.remote import Remote, open_remote
 from store.repository import Repository
 from store.worker.pushing import require_taken
 
+from ..saving.binding import Binding, branches_of
 from ..saving.recording import Recorder
-from .binding import Binding, branches_of
 from .remoteargs import Link, default_remote
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from store.upkeep.prune import Drop, Pruner
 from store.upkeep.prunesizes import measured
 from store.upkeep.retention import Keep
 
+from ..saving.binding import Binding
 from ..saving.jobs import SaveFuture
 from ..saving.recording import Recorder
-from .binding import Binding
 
 if TYPE_CHECKING:
     from ..ranks.recorder import RankRecorder

@@ -16,7 +16,7 @@ from store.saving.saver import SaveRequest, require_legal
 from store.saving.snapshots import Snapshot
 from store.saving.underway import saving
 
-from ..managing.binding import Binding
+from ..saving.binding import Binding
 from ..saving.recording import Wish
 from ..state.policy import Policy
 from ..state.values import plain_metadata

@@ -7,17 +7,17 @@ from store.format.canonical import Node
 from store.ids import CommitId, from_hex
 from store.repository import Repository
 
-from ..managing.binding import Binding, bound
-from ..managing.topology import Stated, default_group, topology
+from ..saving.binding import Binding, bound
 from .group import Group
 from .talk import Talk
+from .topology import Stated, default_group, topology
 
 
 def joined(world_size: Stated, rank: Stated) -> Talk | None:
     """Lines to all ranks; ``None`` if this process saves alone. Collective if it does not.
 
     Args:
-        world_size: see :func:`~moonclip.managing.topology.topology`.
+        world_size: see :func:`~moonclip.ranks.topology.topology`.
         rank: likewise.
 
     Raises:
@@ -37,7 +37,7 @@ def bound_together(talk: Talk, root: Path, branch: str | None, threads: int | No
         talk: decisions of all ranks.
         root: the directory.
         branch: short name; the store's current one if ``None``. What rank 0 was given counts.
-        threads: see :func:`~moonclip.managing.binding.open_or_make`.
+        threads: see :func:`~moonclip.saving.binding.open_or_make`.
 
     Raises:
         Incompatible: the store needs a newer version, or ``branch`` is no legal name.

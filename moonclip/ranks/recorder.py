@@ -20,8 +20,8 @@ from store.saving.shards import RankItem
 
 from ..capture.capturing import Capture
 from ..capture.staging import Staging
-from ..managing.binding import Binding
 from ..saving import leaving
+from ..saving.binding import Binding
 from ..saving.gates import Gate
 from ..saving.jobs import SaveFuture, cut_short_by, failure_of, finalized, loss_of
 from ..saving.precision import Precision

@@ -15,7 +15,7 @@ from store.repository import Repository
 
 from ..loading.lastgood import Resumed, Skipped
 from ..loading.load import Wanted, load
-from ..managing.binding import Binding
+from ..saving.binding import Binding
 from ..state.policy import Policy
 from .messages import error_of, told
 from .taking import taken_by_all

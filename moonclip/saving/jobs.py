@@ -18,7 +18,7 @@ from store.upkeep.retention import Keep
 from store.worker.messages import Order, Outcome
 
 from ..capture.capturing import Capture
-from ..managing.binding import Binding
+from .binding import Binding
 
 
 class SaveFuture(Future[str]):

@@ -24,7 +24,6 @@ from store.worker.messages import Outcome
 from store.worker.pushes import Pushes
 
 from ..capture.staging import Staging
-from ..managing.binding import Binding
 from ..sharding.placed import assemble
 from ..specs import Schema
 from ..state.entries import FlatState
@@ -32,6 +31,7 @@ from ..state.items import flattened
 from ..state.policy import Policy
 from ..state.values import plain_metadata
 from . import leaving
+from .binding import Binding
 from .gates import Gate
 from .jobs import SaveFuture, SaveJob, cut_short_by, loss_of
 from .precision import Precision

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from moonclip.managing.binding import Binding
+from moonclip.saving.binding import Binding
 from store.disk.files import Files
 from store.errors import WorkerEnded
 from store.ids import CommitId

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager
-from moonclip.managing.binding import Binding
 from moonclip.ranks.choosing import Chooser
 from moonclip.ranks.holdings import Holdings, Terms
+from moonclip.saving.binding import Binding
 from moonclip.saving.precision import Precision
 from moonclip.saving.recording import Wish
 from moonclip.state.policy import SAFE

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from moonclip.managing.topology import Stated, Topology, default_group, topology
+from moonclip.ranks.topology import Stated, Topology, default_group, topology
 from store.errors import Incompatible
 
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "0"}

@@ -19,18 +19,18 @@ from store.saving.snapshots import Snapshot
 from store.saving.underway import saving
 
 from ..capture.staging import Staging
-from ..managing.binding import Binding
+from ..ranks.holdings import Holdings, Terms
+from ..ranks.plan import Share
+from ..saving.binding import Binding
 from ..saving.gates import Gate
 from ..saving.precision import Precision
 from ..specs import Schema
 from ..state.policy import Policy
 from ..state.values import plain_metadata
-from .holdings import Holdings, Terms
-from .plan import Share
 
 if TYPE_CHECKING:
+    from ..ranks.recorder import RankRecorder
     from ..saving.recording import Recorder
-    from .recorder import RankRecorder
 
 
 class ByRank:

@@ -18,7 +18,7 @@ from store.repository import DEFAULT_BRANCH, Repository
 from store.saving.saver import SaveRequest
 from store.saving.underway import await_saves
 
-from ..saving import leaving
+from . import leaving
 
 _log = logging.getLogger("moonclip")
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..capture.budget import parse_bytes
-from ..managing.upkeep import Revision, Upkeep
+from ..exchange.exporting import Exported, Format, Wanted, export, format_of
+from ..exchange.hub import MAX_SHARD_BYTES
 from ..specs import Layout, Schema
-from .exporting import Exported, Format, Wanted, export, format_of
-from .hub import MAX_SHARD_BYTES
+from .upkeep import Revision, Upkeep
 
 
 class Exporting(Upkeep):
