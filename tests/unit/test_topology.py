@@ -92,9 +92,7 @@ def test_a_launcher_that_makes_no_sense_is_told_of(surrounding: dict[str, str]) 
 
 
 def test_looking_for_a_group_loads_nothing() -> None:
-    program = (
-        "import sys; from moonclip.managing import topology; print(topology.default_group(), 'torch' in sys.modules)"
-    )
+    program = "import sys; from moonclip.ranks import topology; print(topology.default_group(), 'torch' in sys.modules)"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert finished.stdout.split() == ["None", "False"]
 
