@@ -93,16 +93,20 @@ class UnsyncedDisk(Disk):
         """Do nothing."""
 
 
-@cache
 def local_disk() -> Disk:
     """The local file system; with ``MOONCLIP_FSYNC=0`` in the environment, for tests on slow disks, one without syncs.
 
     The first call decides for the process.
     """
+    return Disk() if _syncs() else UnsyncedDisk()
+
+
+@cache
+def _syncs() -> bool:
     if os.environ.get(NO_SYNC) != "0":
-        return Disk()
+        return True
     _log.warning("UNSAFE: %s=0, so nothing is synced: a power cut may cost any commit, however old", NO_SYNC)
-    return UnsyncedDisk()
+    return False
 
 
 @contextmanager

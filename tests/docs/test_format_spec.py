@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from moonclip.state.flattening import composites, containers, leaves
+from moonclip.state import composites, containers, leaves
 from store import ids, limits
 from store.codec import Transform
 from store.format.dtypes import DTYPES, Element

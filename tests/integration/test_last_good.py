@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, NotFound, Pruned, SaveFailed
-from moonclip.loading.load import lastgood
+from moonclip.loading import lastgood
 from store.format.entries import TensorEntry
 from store.ids import CommitId, ObjectId, from_hex
 from store.naming.refnames import branch_name
