@@ -3,6 +3,7 @@
 Run by ``test_boxes_gloo.py``: ``sharding_rank.py DIRECTORY RANK WORLD_SIZE``.
 """
 
+import os
 import sys
 from itertools import accumulate
 from pathlib import Path
@@ -133,3 +134,4 @@ def load(repo: Repository, entry: TensorEntry, full: torch.Tensor) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    os._exit(0)  # torch's own threads, of many groups, now and then abort an interpreter that ends

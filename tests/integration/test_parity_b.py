@@ -116,11 +116,11 @@ def test_b11_the_original_error_comes_with_the_workers_traceback_and_the_next_sa
 
 def test_b12_the_save_of_a_killed_worker_fails_at_once_and_the_next_one_has_another(mgr: CheckpointManager) -> None:
     mgr.save(step=0, w=torch.zeros(MIB)).result(60)
-    worker = workers.only_worker()
-    with workers.stopped(worker):
+    root = mgr._repo.layout.root
+    with workers.refs_held(root):
         future = mgr.save(step=1, w=torch.ones(MIB))
-        assert not future.done()
-        workers.kill(worker)
+        workers.await_save(root)  # one that was not handed over yet would be made by the next worker
+        workers.kill(workers.only_worker())
         error = future.exception(workers.PATIENCE_S)
     assert error is not None
     assert isinstance(error.__cause__, WorkerEnded)
