@@ -36,8 +36,9 @@ from .saving.binding import bound
 from .saving.gates import Callback, Gate
 from .saving.jobs import SaveFuture
 from .saving.precision import Precision
-from .saving.recording import Recorder, Wish
+from .saving.recording import Recorder
 from .saving.reports import Event, Reports
+from .saving.wishes import Wish
 from .specs import ItemSpec, Schema
 from .state.items import GENERATORS, flattened, gathered
 from .state.policy import Policy

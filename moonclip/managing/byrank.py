@@ -5,7 +5,6 @@ mgr.save_rank(snapshot, rank, {"model": shard})          # in each, by a manager
 mgr.finalize_snapshot(snapshot)                          # in the first one again, once all have done so
 """
 
-import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from store.ids import CommitId, from_hex
 from store.naming.refs import NotDurable
 from store.repository import Repository
 from store.saving.ranks import save_rank
-from store.saving.saver import SaveRequest
 from store.saving.snapshots import Snapshot
 from store.saving.underway import saving
 
@@ -24,9 +22,9 @@ from ..ranks.plan import Share
 from ..saving.binding import Binding
 from ..saving.gates import Gate
 from ..saving.precision import Precision
+from ..saving.wishes import Wish
 from ..specs import Schema
 from ..state.policy import Policy
-from ..state.values import plain_metadata
 
 if TYPE_CHECKING:
     from ..ranks.recorder import RankRecorder
@@ -71,16 +69,8 @@ class ByRank:
         """
         with self._recorder.exclusively():
             self._recorder.wait()
-            request = SaveRequest(
-                (),
-                branch=self._binding.branch,
-                parent=self._binding.tip,
-                left=self._binding.left,
-                step=None if step is None else operator.index(step),
-                message=message,
-                metadata=plain_metadata(metadata or {}, self._policy),
-            )
-            snapshot = self._repo.create_snapshot(request, world_size)
+            wish = Wish({}, step=step, metadata=metadata, message=message)
+            snapshot = self._repo.create_snapshot(wish.request(self._binding, self._policy), world_size)
             self._begun[snapshot.id] = snapshot
             return snapshot.id
 

@@ -13,7 +13,7 @@ from store.worker.messages import Order, Outcome
 from store.worker.pushes import Pushes
 from store.worker.tidying import Tidier
 
-from ..saving.recording import Wish
+from ..saving.wishes import Wish
 
 
 class Aftercare:

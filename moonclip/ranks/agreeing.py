@@ -7,7 +7,7 @@ from typing import Any
 from store.errors import Incompatible
 from store.format.canonical import Node
 
-from ..saving.recording import Wish
+from ..saving.wishes import Wish
 from ..specs import Schema
 from .choosing import Chooser
 from .holdings import Holdings, Shared, Terms

@@ -1,6 +1,5 @@
 """Rank 0's work for a save: it says who writes what, and publishes what all have written."""
 
-import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,9 +16,8 @@ from store.saving.snapshots import Snapshot
 from store.saving.underway import saving
 
 from ..saving.binding import Binding
-from ..saving.recording import Wish
+from ..saving.wishes import Wish
 from ..state.policy import Policy
-from ..state.values import plain_metadata
 from .plan import Offer, joined_told, shares, to_put_together
 from .replicas import Copies, copies_of, encode_copies
 from .saving import Verdict
@@ -71,16 +69,7 @@ class Chooser:
         """
         if wish.tag is not None and not wish.overwrite:
             tags.require_free_tag(self._repo, wish.tag)
-        request = SaveRequest(
-            (),
-            branch=self._binding.branch,
-            parent=self._binding.tip,
-            left=self._binding.left,
-            step=None if wish.step is None else operator.index(wish.step),
-            message=wish.message,
-            metadata=plain_metadata(wish.metadata or {}, self._policy),
-            last=self._last,
-        )
+        request = replace(wish.request(self._binding, self._policy), last=self._last)
         require_legal(request)
         told = self.agreed(said)
         if "together" in told[0]:

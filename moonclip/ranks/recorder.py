@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
@@ -23,10 +22,11 @@ from ..capture.staging import Staging
 from ..saving import leaving
 from ..saving.binding import Binding
 from ..saving.gates import Gate
-from ..saving.jobs import SaveFuture, cut_short_by, failure_of, finalized, loss_of
+from ..saving.jobs import SaveFuture, failure_of, finalized
 from ..saving.precision import Precision
-from ..saving.recording import Wish
 from ..saving.turns import Turns
+from ..saving.untold import Untold, cut_short_by, raise_told
+from ..saving.wishes import Wish
 from ..specs import Schema
 from ..state.items import GENERATORS
 from ..state.policy import Policy
@@ -96,7 +96,7 @@ class RankRecorder:
         self._turns = Turns(lambda: self._running is threading.current_thread())
         self._number = 0
         self._running: threading.Thread | None = None
-        self._failures: deque[SaveFailed] = deque()
+        self._untold = Untold()
         self._is_closed = False
         self._is_abandoned = False
         self._memory: RankMemory | None = None
@@ -137,7 +137,7 @@ class RankRecorder:
             raise part.captured_not
         if failure is not None:
             raise failure
-        if not self._in_background and (failure := self._taken_failure()) is not None:
+        if not self._in_background and (failure := self._untold.taken()) is not None:
             raise failure.__cause__ or failure
         return wish.future
 
@@ -188,12 +188,7 @@ class RankRecorder:
             SaveFailed: a save did; a note on it tells of a push that did as well.
             PushFailed: the last push did.
         """
-        failure = self._taken_failure()
-        push_failure = self._aftercare.taken_failure() if self._turns.is_owner else None
-        if failure is not None and push_failure is not None:
-            failure.add_note(str(push_failure))
-        if failure is not None or push_failure is not None:
-            raise failure or push_failure  # type: ignore[misc] # one of them is there
+        raise_told(self._untold.taken(), self._aftercare.taken_failure() if self._turns.is_owner else None)
 
     def close(self) -> None:
         """Wait until all saves have ended and close the store; again does nothing.
@@ -236,9 +231,7 @@ class RankRecorder:
                 self._aftercare.finish()
         except BaseException as error:  # noqa: BLE001 - an impatient second Ctrl-C; a save is lost whatever it was
             return [cut_short_by(error)]
-        push_failure = self._aftercare.taken_failure()
-        told = [loss_of(failure) for failure in self._failures]
-        return told if push_failure is None else [*told, str(push_failure)]
+        return self._untold.losses(self._aftercare.taken_failure())
 
     def set_tag(self, name: str, commit: CommitId, *, overwrite: bool) -> None:
         """Put a tag on a commit. Rank 0's to do.
@@ -265,7 +258,7 @@ class RankRecorder:
                 return None
             future, part = self._begun(wish)
         future.profile["wait"] = (waited_ns - started_ns) / 1e9
-        failure = self._taken_failure()
+        failure = self._untold.taken()
         self._running = threading.Thread(target=self._finish, args=(wish, part, future), daemon=True)
         self._running.start()
         self.last_wait_ns = waited_ns - started_ns
@@ -349,7 +342,7 @@ class RankRecorder:
             return
         failure = failure_of(wish.step, fault, future.commit)
         if part.captured_not is None:  # else its caller was told
-            self._failures.append(failure)
+            self._untold.add(failure)
         with suppress(InvalidStateError):  # its caller may have said so himself, to whoever is told of saves
             future.set_exception(failure)
 
@@ -358,7 +351,7 @@ class RankRecorder:
         self._repo.close()
         self._staging.close()
         self._memory = None
-        if not self._failures and not self._aftercare.has_failure:  # else the exit handler still has something to tell
+        if not self._untold and not self._aftercare.has_failure:  # else the exit handler still has something to tell
             leaving.spare(self)
 
     def _join(self, within_s: float | None = None) -> bool:
@@ -367,13 +360,6 @@ class RankRecorder:
             return True
         running.join(within_s)
         return not running.is_alive()
-
-    def _taken_failure(self) -> SaveFailed | None:
-        """The oldest failure that nobody was told of; from now on it counts as told."""
-        try:
-            return self._failures.popleft()
-        except IndexError:
-            return None
 
 
 def _given(shared: Shared, capture: Capture) -> Callable[[bool], Sequence[RankItem]]:

@@ -168,18 +168,6 @@ def failure_of(step: int | None, error: BaseException, commit: str | None = None
     return failure
 
 
-def loss_of(failure: SaveFailed) -> str:
-    """What is told of a save that failed where nobody can be told later."""
-    cause = failure.__cause__
-    is_kept = isinstance(cause, MoonclipError) and "kept" in cause.details  # on a branch of its own, as the error says
-    return str(failure) if is_kept or "commit" in failure.details else f"{failure}; it was not committed"
-
-
-def cut_short_by(error: BaseException) -> str:
-    """What is told where waiting for the last save ended before that."""
-    return f"waiting for the last save was cut short by {type(error).__name__}: it may be lost"
-
-
 def _print_profile(step: int | None, profile: dict[str, float]) -> None:
     if sys.stderr is None:  # print would take stdout for it
         return

@@ -1,13 +1,10 @@
 """From a person's items to a commit: copied in the caller's time, stored and committed by a worker process."""
 
-import operator
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from store.errors import Incompatible, MoonclipError, PushFailed, SaveFailed
 from store.format.entries import check_name
@@ -29,36 +26,14 @@ from ..specs import Schema
 from ..state.entries import FlatState
 from ..state.items import flattened
 from ..state.policy import Policy
-from ..state.values import plain_metadata
 from . import leaving
 from .binding import Binding
 from .gates import Gate
-from .jobs import SaveFuture, SaveJob, cut_short_by, loss_of
+from .jobs import SaveFuture, SaveJob
 from .precision import Precision
 from .turns import Turns
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a person asked to be committed.
-
-    Attributes:
-        items: by name.
-        tag: name of a tag to put on the commit.
-        overwrite: whether that tag may be moved, or when.
-        step: training step.
-        metadata: values by name.
-        message: what to say of the commit.
-        future: what the caller is given.
-    """
-
-    items: Mapping[str, Any]
-    tag: str | None = None
-    overwrite: bool | tags.Better = False
-    step: int | None = None
-    metadata: Mapping[str, Any] | None = None
-    message: str = ""
-    future: SaveFuture = field(default_factory=SaveFuture)
+from .untold import Untold, cut_short_by, raise_told
+from .wishes import Wish
 
 
 class Recorder:
@@ -105,7 +80,7 @@ class Recorder:
         self._turns = Turns(lambda: self._client is not None and self._client.is_current)
         self._staging = staging
         self._last: CommitId | None = None
-        self._failures: deque[SaveFailed] = deque()
+        self._untold = Untold()
         self._pushes = pushes
         self._client = Client(repo, pushes, self._gate.approve) if in_background else None
         self._here: Committer | None = Committer(repo)
@@ -179,14 +154,7 @@ class Recorder:
             SaveFailed: a save did; a note on it tells of a push that did as well.
             PushFailed: the last push did.
         """
-        failure = self._taken_failure()
-        push_failure = self._taken_push_failure()
-        if failure is None and push_failure is not None:
-            raise push_failure
-        if failure is not None:
-            if push_failure is not None:
-                failure.add_note(str(push_failure))
-            raise failure
+        raise_told(self._taken_failure(), self._taken_push_failure())
 
     def close(self) -> None:
         """Wait until all saves have ended, end the worker and close the store; again does nothing.
@@ -250,13 +218,7 @@ class Recorder:
         self._schema.require(wish.items, "the save")
         if wish.tag is not None and not wish.overwrite:
             tags.require_free_tag(self._repo, wish.tag)
-        request = SaveRequest(
-            items=[ItemInput(item, {}) for item in wish.items],
-            branch=self._binding.branch,
-            step=None if wish.step is None else operator.index(wish.step),
-            message=wish.message,
-            metadata=plain_metadata(wish.metadata or {}, self._policy),
-        )
+        request = replace(wish.request(self._binding, self._policy), items=[ItemInput(item, {}) for item in wish.items])
         require_legal(request)
         states = flattened(wish.items, self._policy)
         for item in self._schema.resharders.keys() & states.keys():
@@ -306,7 +268,7 @@ class Recorder:
             overwrite=wish.overwrite,
             keep=self._keep,
             on_commit=self._note_commit,
-            on_failure=self._failures.append,
+            on_failure=self._untold.add,
             submit=self._hand_over,
             finalize=self._gate.finalize,
             future=wish.future,
@@ -360,23 +322,17 @@ class Recorder:
         self._repo.close()
         self._staging.close()
         self._here = None
-        if not self._failures and (
+        if not self._untold and (
             self._pushes is None or not self._pushes.has_failure
         ):  # else the exit handler still has something to tell
             leaving.spare(self)
 
     def _taken_failure(self) -> SaveFailed | None:
-        """The oldest failure that nobody was told of; from now on it counts as told."""
-        if self._client is None or self._client.is_foreign:
-            return None
-        try:
-            return self._failures.popleft()
-        except IndexError:
-            return None
+        """The oldest failure that nobody was told of, unless that is another process's to tell."""
+        return None if self._client is None or self._client.is_foreign else self._untold.taken()
 
     def _taken_push_failure(self) -> PushFailed | None:
         return None if self._pushes is None or not self._turns.is_owner else self._pushes.taken_failure()
 
     def _losses(self) -> list[str]:
-        push_failure = self._taken_push_failure()
-        return [loss_of(failure) for failure in self._failures] + ([str(push_failure)] if push_failure else [])
+        return self._untold.losses(self._taken_push_failure())

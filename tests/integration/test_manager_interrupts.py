@@ -12,7 +12,7 @@ import torch
 
 from moonclip import CheckpointManager, MoonclipError, SaveFailed
 from moonclip.capture.staging import Staging
-from moonclip.saving.recording import Wish
+from moonclip.saving.wishes import Wish
 from store.naming.refs import NotDurable
 from store.repository import Repository
 from store.worker.client import Client

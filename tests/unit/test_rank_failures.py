@@ -14,7 +14,7 @@ from moonclip.ranks.choosing import Chooser
 from moonclip.ranks.holdings import Holdings, Terms
 from moonclip.saving.binding import Binding
 from moonclip.saving.precision import Precision
-from moonclip.saving.recording import Wish
+from moonclip.saving.wishes import Wish
 from moonclip.state.policy import SAFE
 from store.errors import Corrupt, DeadlinePassed, SaveFailed
 from store.repository import Repository
