@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from store.fsck import fsck
+from store.repository import Repository
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -42,3 +45,18 @@ def launch(
             rank.kill()
             rank.wait()
     return [rank.returncode for rank in ranks], told
+
+
+def require_done(script: str, directory: Path, world_size: int, *arguments: str) -> None:
+    """Run a script as :func:`launch` does, whose last word in every rank has to be ``done``."""
+    codes, told = launch(script, directory, world_size, *arguments)
+    assert codes == [0] * world_size, "\n".join(told)
+    assert all(text.rstrip().endswith("done") for text in told)
+
+
+def require_whole(root: Path) -> None:
+    """A store is sound, and nothing is left in it of saves that ended: no part, and no lease."""
+    with Repository.open(root) as repo:
+        assert fsck(repo, full=True).findings == []
+        leases = [path for path in repo.layout.writers.iterdir() if not path.name.startswith("branches~")]
+        assert list(repo.layout.parts.iterdir()) == leases == []

@@ -9,32 +9,21 @@ import torch.distributed.checkpoint as dcp
 
 from moonclip import CheckpointManager
 from moonclip.dcp import StorageReader, StorageWriter
-from store.fsck import fsck
 from store.repository import Repository
 from tests.distributed.load_rank import states
-from tests.launching import launch
+from tests.launching import launch, require_done, require_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:torch.distributed is")]
 
 
-def require_done(directory: Path, world_size: int, *what: str) -> None:
-    codes, told = launch("dcp_rank.py", directory, world_size, *what)
-    assert codes == [0] * world_size, "\n".join(told)
-    assert all(text.rstrip().endswith("done") for text in told)
-
-
-def require_whole(root: Path) -> None:
-    with Repository.open(root) as repo:
-        assert fsck(repo, full=True).findings == []
-        leases = [path for path in repo.layout.writers.iterdir() if not path.name.startswith("branches~")]
-        assert list(repo.layout.parts.iterdir()) == leases == []
+SCRIPT = "dcp_rank.py"
 
 
 def test_what_ranks_save_any_other_number_of_them_loads(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    require_done(tmp_path, 2, "save_layouts", "trained", "replicated", "sharded_tensors")
-    require_done(tmp_path, 4, "save_layouts", "part_of_the_ranks", "load_layouts", "resumed")
-    require_done(tmp_path, 2, "load_layouts", "resumed")
+    require_done(SCRIPT, tmp_path, 2, "save_layouts", "trained", "replicated", "sharded_tensors")
+    require_done(SCRIPT, tmp_path, 4, "save_layouts", "part_of_the_ranks", "load_layouts", "resumed")
+    require_done(SCRIPT, tmp_path, 2, "load_layouts", "resumed")
     with CheckpointManager(root) as mgr:
         for branch in mgr.branches():
             loaded = mgr.load(branch)
@@ -51,7 +40,7 @@ def test_what_ranks_save_any_other_number_of_them_loads(tmp_path: Path) -> None:
 
 
 def test_ranks_that_have_different_items_call_them_the_same_and_hold_no_lease_afterwards(tmp_path: Path) -> None:
-    require_done(tmp_path, 2, "lopsided", "leases")
+    require_done(SCRIPT, tmp_path, 2, "lopsided", "leases")
     with CheckpointManager(tmp_path / "store") as mgr:
         loaded = mgr.load("lopsided")
     assert loaded.keys() == {"fc.weight", "model", "optim"}
@@ -60,12 +49,12 @@ def test_ranks_that_have_different_items_call_them_the_same_and_hold_no_lease_af
 
 
 def test_saves_in_the_background_that_use_plans_again(tmp_path: Path) -> None:
-    require_done(tmp_path, 2, "in_background")
+    require_done(SCRIPT, tmp_path, 2, "in_background")
     require_whole(tmp_path / "store")
 
 
 def test_b20_whatever_fails_on_one_rank_fails_on_all_and_the_next_save_works(tmp_path: Path) -> None:
-    require_done(tmp_path, 2, "failing")
+    require_done(SCRIPT, tmp_path, 2, "failing")
     require_whole(tmp_path / "store")
 
 

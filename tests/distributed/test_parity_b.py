@@ -20,16 +20,14 @@ import torch
 
 from moonclip import CheckpointManager
 from tests.distributed.parity_b_rank import CASES, WHOLE
-from tests.launching import launch
+from tests.launching import require_done
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("world_size", CASES)
 def test_b8_b18_b19_b24_b25_b33_b34_of_several_ranks(tmp_path: Path, world_size: int) -> None:
-    codes, told = launch("parity_b_rank.py", tmp_path, world_size)
-    assert codes == [0] * world_size, "\n".join(told)
-    assert all(text.rstrip().endswith("done") for text in told)
+    require_done("parity_b_rank.py", tmp_path, world_size)
     with CheckpointManager(tmp_path / f"resharded{world_size}") as mgr:
         assert torch.equal(mgr.load()["model"]["w"], WHOLE)
         assert [snapshot.step for snapshot in mgr.list_snapshots()] == [1, 2]

@@ -10,19 +10,16 @@ from store.format.entries import TensorEntry
 from store.fsck import fsck
 from store.repository import Repository
 from tests.distributed import options_rank
-from tests.launching import launch
+from tests.launching import require_done
 
 pytestmark = pytest.mark.slow
 
 
-def require_done(directory: Path, world_size: int, *what: str) -> None:
-    codes, told = launch("options_rank.py", directory, world_size, *what)
-    assert codes == [0] * world_size, "\n".join(told)
-    assert all(text.rstrip().endswith("done") for text in told)
+SCRIPT = "options_rank.py"
 
 
 def test_casts_are_those_of_one_process(tmp_path: Path) -> None:
-    require_done(tmp_path, 2, "casts", "infinite")
+    require_done(SCRIPT, tmp_path, 2, "casts", "infinite")
     with Repository.open(tmp_path / "casts") as repo:
         assert fsck(repo, full=True).findings == []
         for name, asked in options_rank.CASTS.items():
@@ -48,7 +45,7 @@ def test_casts_are_those_of_one_process(tmp_path: Path) -> None:
 
 def test_stages_of_a_pipeline_are_taken_up_by_any_number_of_them(tmp_path: Path) -> None:
     for world_size in (2, 4):
-        require_done(tmp_path, world_size, "stages")
+        require_done(SCRIPT, tmp_path, world_size, "stages")
     with CheckpointManager(tmp_path / "stages") as mgr:
         for branch, steps in (("by2~1", 2), ("by4~1", 2), ("by2", 3)):
             model, optimizer = options_rank.stage(0, 1)
@@ -59,27 +56,27 @@ def test_stages_of_a_pipeline_are_taken_up_by_any_number_of_them(tmp_path: Path)
 
 
 def test_what_is_copied_behind_or_skipped_is_the_state_at_the_save(tmp_path: Path) -> None:
-    require_done(tmp_path, 2, "overlapped", "frozen")
+    require_done(SCRIPT, tmp_path, 2, "overlapped", "frozen")
     for name in ("overlapped", "frozen-none", "frozen-bf16", "frozen-fp8_e4m3"):
         with Repository.open(tmp_path / name) as repo:
             assert fsck(repo, full=True).findings == []
 
 
 def test_g4_copies_that_differ_are_refused_where_that_is_asked_for(tmp_path: Path) -> None:
-    require_done(tmp_path, 4, "copied")
+    require_done(SCRIPT, tmp_path, 4, "copied")
 
 
 def test_b8_a_save_that_returned_is_there_for_each_rank(tmp_path: Path) -> None:
-    require_done(tmp_path, 2, "visible")
+    require_done(SCRIPT, tmp_path, 2, "visible")
 
 
 def test_b20_a_failure_is_told_while_others_still_store(tmp_path: Path) -> None:
-    require_done(tmp_path, 3, "untold")
+    require_done(SCRIPT, tmp_path, 3, "untold")
 
 
 def test_rank_0_drops_what_is_not_kept_and_pushes(tmp_path: Path) -> None:
     (tmp_path / "remote").mkdir()
-    require_done(tmp_path, 2, "kept", "pushed")
+    require_done(SCRIPT, tmp_path, 2, "kept", "pushed")
     with CheckpointManager(tmp_path / "kept") as mgr:
         assert [mgr.load(f"main~{back}")["model"]["w"][0] for back in range(2)] == [5, 4]
         with pytest.raises(Pruned):

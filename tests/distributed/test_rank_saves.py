@@ -8,38 +8,21 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager
-from store.fsck import fsck
 from store.repository import Repository
 from tests.distributed import save_rank
 from tests.distributed.load_rank import network, optimizer_of, train
-from tests.launching import launch
+from tests.launching import launch, require_done, require_whole
 
 pytestmark = pytest.mark.slow
 
-
-def run(directory: Path, world_size: int, *what: str, point: str = "") -> tuple[list[int], list[str]]:
-    """Exit codes and output of all ranks."""
-    return launch("save_rank.py", directory, world_size, *what, POINT=point)
-
-
-def require_done(directory: Path, world_size: int, *what: str) -> None:
-    codes, told = run(directory, world_size, *what)
-    assert codes == [0] * world_size, "\n".join(told)
-    assert all(text.rstrip().endswith("done") for text in told)
-
-
-def require_whole(root: Path) -> None:
-    with Repository.open(root) as repo:
-        assert fsck(repo, full=True).findings == []
-        leases = [path for path in repo.layout.writers.iterdir() if not path.name.startswith("branches~")]
-        assert list(repo.layout.parts.iterdir()) == leases == []
+SCRIPT = "save_rank.py"
 
 
 def test_bar_2_what_ranks_save_is_one_commit_that_any_other_number_of_them_takes_up(tmp_path: Path) -> None:
-    require_done(tmp_path, 1, "layouts")
-    require_done(tmp_path, 2, "layouts")
-    require_done(tmp_path, 4, "layouts", "resumed")
-    require_done(tmp_path, 2, "resumed")
+    require_done(SCRIPT, tmp_path, 1, "layouts")
+    require_done(SCRIPT, tmp_path, 2, "layouts")
+    require_done(SCRIPT, tmp_path, 4, "layouts", "resumed")
+    require_done(SCRIPT, tmp_path, 2, "resumed")
     alone: Any = network()
     optimizer = optimizer_of(alone)
     train(alone, optimizer, 0, 3)
@@ -61,13 +44,13 @@ def test_bar_2_what_ranks_save_is_one_commit_that_any_other_number_of_them_takes
 
 
 def test_b20_a_rank_that_fails_fails_the_save_of_all_and_the_next_one_works(tmp_path: Path) -> None:
-    require_done(tmp_path, 2, "failing", "out_of_memory", "outdated")
+    require_done(SCRIPT, tmp_path, 2, "failing", "out_of_memory", "outdated")
     for name in ("failing", "outdated"):
         require_whole(tmp_path / name)
 
 
 def test_b4_saves_back_to_back_get_in_nobodys_way_and_the_last_one_outlives_the_group(tmp_path: Path) -> None:
-    require_done(tmp_path, 2, "destroyed")
+    require_done(SCRIPT, tmp_path, 2, "destroyed")
     with CheckpointManager(tmp_path / "last") as mgr:
         assert mgr.step == 8
         assert len(mgr.list_snapshots()) == 9
@@ -76,7 +59,7 @@ def test_b4_saves_back_to_back_get_in_nobodys_way_and_the_last_one_outlives_the_
 
 
 def test_damage_that_one_rank_meets_sends_all_to_the_commit_before(tmp_path: Path) -> None:
-    require_done(tmp_path, 2, "damaged")
+    require_done(SCRIPT, tmp_path, 2, "damaged")
     with CheckpointManager(tmp_path / "damaged") as mgr:
         assert [snapshot.step for snapshot in mgr.list_snapshots()] == [1, 2]
         assert set(mgr.load()) == {"own0", "own1"}
@@ -84,7 +67,7 @@ def test_damage_that_one_rank_meets_sends_all_to_the_commit_before(tmp_path: Pat
 
 @pytest.mark.parametrize("point", ["before", "during", "leader"])
 def test_a_rank_that_is_killed_keeps_nobody_waiting_and_costs_no_commit(tmp_path: Path, point: str) -> None:
-    codes, told = run(tmp_path, 3, "killed", point=point)
+    codes, told = launch(SCRIPT, tmp_path, 3, "killed", POINT=point)
     assert sorted(codes) == [-signal.SIGKILL, 0, 0], "\n".join(told)
     living = [text for code, text in zip(codes, told, strict=True) if code == 0]
     assert all("learned:" in text or "published" in text for text in living)

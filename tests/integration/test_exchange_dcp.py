@@ -28,6 +28,7 @@ from moonclip.sharding.layouts import Layout, Split
 from store.disk.files import Files
 from store.repository import Repository
 from store.saving.inputs import MadeInput
+from tests import reads
 from tests.ranks import rank_of, spread
 from tests.resharding import reshard
 
@@ -174,25 +175,13 @@ def test_what_ranks_saved_is_written_in_blocks_and_loads_into_shards(
             assert torch.equal(state["model"]["w"].to_local(), full.chunk(2, 1)[rank])
 
 
-def test_no_more_than_a_block_is_read_at_once(
-    mgr: CheckpointManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is asked of the store at once is counted, while it is answered. Rows are longer than a block."""
+def test_no_more_than_a_block_is_read_at_once(mgr: CheckpointManager, tmp_path: Path) -> None:
+    """Rows are longer than a block."""
     mgr.save(model={"w": torch.arange(60_000.0).view(3, 4, 5000), "v": torch.arange(30_000.0)})
-    asked: list[int] = []
-    read_copies = Repository.read_copies
-
-    def counting(self: Repository, copies: Any, **named: Any) -> None:
-        listed = list(copies)
-        asked.append(sum(len(copy.out) for copy in listed))
-        read_copies(self, listed, **named)
-
-    monkeypatch.setattr(Repository, "read_copies", counting)
-    with Repository.open(tmp_path / "store") as repo:
+    with reads.counted() as asked, Repository.open(tmp_path / "store") as repo:
         commit = repo.commit(repo.resolve("main"))
         dcpwriting.write(tmp_path / "dcp", repo, commit, ["model"], block_bytes=9000)
     assert max(asked) <= 9000
-    monkeypatch.undo()
     state = {"model": {"w": torch.zeros(3, 4, 5000), "v": torch.zeros(30_000)}}
     dcp.load(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
     assert torch.equal(state["model"]["w"], torch.arange(60_000.0).view(3, 4, 5000))

@@ -23,6 +23,7 @@ from moonclip.sharding.layouts import Layout, Split
 from store.disk.calls import Disk
 from store.disk.files import Files
 from store.repository import Repository
+from tests import reads
 from tests.ranks import rank_of, spread
 from tests.resharding import reshard
 from tests.stores import damage
@@ -227,21 +228,9 @@ def test_whoever_looks_finds_the_old_files_or_the_new_ones_or_none(tmp_path: Pat
     assert seen == ({"old", "new"} if after > before or before == after == 10**9 else {"old", "none", "new"})
 
 
-def test_no_more_than_a_window_is_read_at_once(
-    mgr: CheckpointManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is asked of the store at once is counted, while it is answered."""
+def test_no_more_than_a_window_is_read_at_once(mgr: CheckpointManager, tmp_path: Path) -> None:
     mgr.save("large", {"model": {"w": torch.arange(300_000.0).view(300, 1000)}})
-    asked: list[int] = []
-    read_copies = Repository.read_copies
-
-    def counting(self: Repository, copies: Any, **named: Any) -> None:
-        listed = list(copies)
-        asked.append(sum(len(copy.out) for copy in listed))
-        read_copies(self, listed, **named)
-
-    monkeypatch.setattr(Repository, "read_copies", counting)
-    with Repository.open(tmp_path / "store") as repo:
+    with reads.counted() as asked, Repository.open(tmp_path / "store") as repo:
         commit = repo.commit(repo.resolve("large"))
         hub.write(tmp_path / "hf", repo, commit, "model", window_bytes=50_000)
     assert sum(asked) == 1_200_000
