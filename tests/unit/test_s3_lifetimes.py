@@ -104,7 +104,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
 
         def launch() -> Running:
             account = Account("broken", "http://127.0.0.1:9", "", "", Traits())
-            return launched({"broken": command}, environment(), directory, account.endpoint_url, lambda: account)
+            return launched({"broken": command}, environment(), directory, [account.endpoint_url], lambda: account)
 
         return launch
 

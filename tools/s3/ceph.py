@@ -93,7 +93,7 @@ def _prepare(root: Path, directory: Path) -> Callable[[], Running]:
         return account
 
     def launch() -> Running:
-        return launched(commands, env, directory, account.endpoint_url, made_account)
+        return launched(commands, env, directory, [account.endpoint_url], made_account)
 
     return launch
 

@@ -35,7 +35,7 @@ def _prepare(program: Path, directory: Path) -> Callable[[], Running]:
     command += [metadata, f"{LOOPBACK}:{port}"]
 
     def launch() -> Running:
-        return launched({"juicefs": command}, env, directory, account.endpoint_url, lambda: account)
+        return launched({"juicefs": command}, env, directory, [account.endpoint_url], lambda: account)
 
     return launch
 

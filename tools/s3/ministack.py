@@ -55,7 +55,7 @@ def _prepare(program: Path, directory: Path) -> Callable[[], Running]:
         return Account("ministack", url, access_key, secret_key, _TRAITS)
 
     def launch() -> Running:
-        return launched({"ministack": [str(program / "ministack")]}, env, directory, url, account)
+        return launched({"ministack": [str(program / "ministack")]}, env, directory, [url], account)
 
     return launch
 

@@ -23,7 +23,7 @@ def _prepare(program: Path, directory: Path) -> Callable[[], Running]:
     command = [str(program / "python"), str(program / "moto_server"), "-H", LOOPBACK, "-p", str(port)]
 
     def launch() -> Running:
-        return launched({"moto": command}, env, directory, account.endpoint_url, lambda: account)
+        return launched({"moto": command}, env, directory, [account.endpoint_url], lambda: account)
 
     return launch
 

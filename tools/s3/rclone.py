@@ -35,7 +35,7 @@ def _prepare(program: Path, directory: Path) -> Callable[[], Running]:
     command += ["--auth-key", f"{_ACCESS_KEY},{SECRET}"]
 
     def launch() -> Running:
-        return launched({"rclone": command}, environment(), directory, account.endpoint_url, lambda: account)
+        return launched({"rclone": command}, environment(), directory, [account.endpoint_url], lambda: account)
 
     return launch
 

@@ -1,7 +1,7 @@
 """A server with an S3 interface: where it is, what it is known to do, and its start and end."""
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -90,7 +90,11 @@ class Running(NamedTuple):
 
 
 def launched(
-    commands: Mapping[str, list[str]], env: Mapping[str, str], folder: Path, url: str, account: Callable[[], Account]
+    commands: Mapping[str, list[str]],
+    env: Mapping[str, str],
+    folder: Path,
+    urls: Sequence[str],
+    account: Callable[[], Account],
 ) -> Running:
     """Start processes in order, and wait until the server that they are answers.
 
@@ -98,7 +102,8 @@ def launched(
         commands: by the name that a process's log file gets.
         env: of all of them.
         folder: where they work and their logs lie.
-        url: of the server.
+        urls: of all its parts that have to answer: one in front may answer while those behind it still start, and pass
+            their absence on to its first client.
         account: gives, or makes, an account on the server that answers by now.
 
     Raises:
@@ -108,7 +113,8 @@ def launched(
     try:
         for name, command in commands.items():
             daemons.append(Daemon(command, env, folder / f"{name}.log", folder))
-        await_answer(url, daemons)
+        for url in urls:
+            await_answer(url, daemons)
         return Running(daemons, account())
     except BaseException:
         for daemon in reversed(daemons):

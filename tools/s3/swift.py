@@ -50,14 +50,15 @@ def _prepare(program: Path, directory: Path) -> Callable[[], Running]:
         _make_ring(program, settings, name, ports[name])
         _write(settings / f"{name}.conf", _store_settings(name, ports[name], directory))
     _write(settings / "proxy.conf", _proxy_settings(ports["proxy"], settings))
-    account = Account("swift", f"http://{LOOPBACK}:{ports['proxy']}", f"{_TENANT}:{_USER}", SECRET, _TRAITS)
+    urls = {name: f"http://{LOOPBACK}:{port}" for name, port in ports.items()}
+    account = Account("swift", urls["proxy"], f"{_TENANT}:{_USER}", SECRET, _TRAITS)
     commands = {
         name: [str(program / "python"), str(program / f"swift-{name}-server"), str(settings / f"{name}.conf")]
         for name in ports
     }
 
     def launch() -> Running:
-        return launched(commands, environment(), directory, account.endpoint_url, lambda: account)
+        return launched(commands, environment(), directory, list(urls.values()), lambda: account)
 
     return launch
 
