@@ -64,10 +64,17 @@ def write_part(root: Path, files: Files, snapshot: str, part: Part) -> None:
         OSError: it could not be written.
     """
     encoded = part.encode()
+    directory = _directory(root, snapshot)
     try:
-        files.write_atomic(_directory(root, snapshot) / str(part.rank), encoded)
+        files.write_atomic(directory / str(part.rank), encoded)
     except FileNotFoundError:
         raise gone(snapshot) from None
+    finally:
+        is_given_up = not files.exists(directory / _DESCRIPTION)
+        if is_given_up:  # by somebody who may have listed what is there before this was
+            release_parts(root, files, snapshot)
+    if is_given_up:
+        raise gone(snapshot)
 
 
 def ranks_handed_in(root: Path, files: Files, snapshot: str) -> list[int]:
@@ -113,9 +120,11 @@ def remove_parts(root: Path, files: Files, snapshot: str) -> None:
         OSError: something stays, perhaps because a rank was just handing its part in.
     """
     directory = _directory(root, snapshot)
+    # The description first: no rank begins with what is going, and one that is at it sees that it has to clean up.
     with suppress(FileNotFoundError):
-        # The description first: no rank begins with what is going.
-        for name in sorted(files.list_directory(directory), key=lambda name: name != _DESCRIPTION):
+        files.remove(directory / _DESCRIPTION)
+    with suppress(FileNotFoundError):
+        for name in files.list_directory(directory):
             with suppress(FileNotFoundError):
                 files.remove(directory / name)
         files.remove_directory(directory)

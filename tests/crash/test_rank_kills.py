@@ -36,8 +36,8 @@ def test_a3_a_few_kills_of_a_creator_or_a_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a3_90_kills_of_a_creator_or_a_rank(tmp_path: Path) -> None:
-    kill(tmp_path, 1000, 90)
+def test_a3_30_kills_of_a_creator_or_a_rank(tmp_path: Path) -> None:
+    kill(tmp_path, 1000, 30)
 
 
 def stopped(work: Callable[[], object]) -> int:

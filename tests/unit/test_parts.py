@@ -1,5 +1,7 @@
 """A rank's part as a file: what comes out is what went in, or it is refused."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from store.saving.partfiles import (
     ranks_handed_in,
     read_description,
     read_parts,
+    release_parts,
     remove_parts,
     snapshot_directories,
     write_part,
@@ -155,6 +158,47 @@ def test_what_is_removed_is_gone_for_ranks_too(tmp_path: Path, files: Files) -> 
         write_part(tmp_path, files, ID, PART)
     with pytest.raises(SnapshotGone):
         read_description(tmp_path, files, ID)
+
+
+class Meanwhile(Files):
+    """Something else happens ahead of one of the calls that the removal of a snapshot is made of."""
+
+    def __init__(self, number: int, happens: Callable[[], None]) -> None:
+        super().__init__()
+        self.left = number
+        self.happens = happens
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.happens()
+
+    def remove(self, path: Path) -> None:
+        self._count()
+        super().remove(path)
+
+    def list_directory(self, path: Path) -> list[str]:
+        self._count()
+        return super().list_directory(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self._count()
+        super().remove_directory(path)
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_part_that_is_handed_in_while_the_snapshot_is_removed_leaves_nothing(
+    tmp_path: Path, files: Files, number: int
+) -> None:
+    def hand_in() -> None:
+        with suppress(SnapshotGone):
+            write_part(tmp_path, files, ID, PART)
+
+    write_part(tmp_path, files, ID, PART._replace(rank=0))
+    meanwhile = Meanwhile(number, hand_in)
+    release_parts(tmp_path, meanwhile, ID)
+    assert meanwhile.left <= 0
+    assert list((tmp_path / "parts").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", "../../x", "5" * 31, "5" * 31 + "/"])
