@@ -10,8 +10,16 @@ from typing import Final
 
 from .errors import Incompatible, StoreNotFound
 
-FEATURES: Final = frozenset({"moonclip-1"})
-"""What this version reads, writes and collects. A change that an older version must not touch adds a name."""
+PURPOSES: Final = ("read", "write", "gc")
+"""What the lists of a ``format`` file are for."""
+
+VIEWS: Final = "moonclip-views-1"
+"""Deltas against a window of a base, or a cast of it."""
+
+_FEATURES_OF_NEW: Final = frozenset({"moonclip-1"})
+FEATURES: Final = _FEATURES_OF_NEW | {VIEWS}
+"""What this version reads, writes and collects. A change that an older version must not touch adds a name; those that
+no new store needs are added to a store's ``format`` by whoever first makes use of them: ``store.features``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,7 @@ class Layout:
 
 def encode_format() -> bytes:
     """The ``format`` file of a new store."""
-    needs = sorted(FEATURES)
-    return (json.dumps({"read": needs, "write": needs, "gc": needs}, indent=2) + "\n").encode()
+    return (json.dumps(dict.fromkeys(PURPOSES, sorted(_FEATURES_OF_NEW)), indent=2) + "\n").encode()
 
 
 def check_format(root: Path, data: bytes, purpose: str) -> None:
@@ -58,7 +65,7 @@ def check_format(root: Path, data: bytes, purpose: str) -> None:
     Args:
         root: named in the error.
         data: content of the ``format`` file.
-        purpose: ``"read"``, ``"write"`` or ``"gc"``.
+        purpose: one of ``PURPOSES``.
 
     Raises:
         Incompatible: the store needs unknown features, or the file is not a ``format`` file.

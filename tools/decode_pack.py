@@ -35,6 +35,8 @@ WIDTHS = (1, 2, 4, 8, 1, 2, 2, 4, 8)
 """Bytes of a word, by element code."""
 GROUP_BITS = {4: (0, 8), 5: (7, 8), 6: (10, 5), 7: (23, 8), 8: (52, 8)}
 """Lowest bit and number of bits of the group key in a word, by element code; what has none is no float."""
+BF16, FP16, FP32 = FLOATS = (5, 6, 7)
+"""Elements whose words can be cast into each other."""
 CONSTANT, PLAIN, COMPRESSED = range(3)
 
 Words = npt.NDArray[Any]
@@ -68,6 +70,11 @@ class Object:
     def is_grouped(self) -> bool:
         """Flag bit 1."""
         return bool(self.flags & 2)
+
+    @property
+    def is_viewed(self) -> bool:
+        """Flag bit 3."""
+        return bool(self.flags & 8)
 
 
 @dataclass(frozen=True)
@@ -142,15 +149,16 @@ def check_rules(entry: Object) -> None:
     require(entry.kind in KINDS, where + "unknown kind")
     require(entry.transform in TRANSFORMS, where + "unknown transform")
     require(entry.element < len(WIDTHS), where + "unknown element")
-    require(entry.flags < 4, where + "unknown flag")
+    require(entry.flags & ~0b1011 == 0, where + "unknown flag")
     require(0 < entry.raw_bytes <= MAX_RAW_BYTES[entry.kind], where + "raw length")
     require(entry.raw_bytes % WIDTHS[entry.element] == 0, where + "part of a word")
-    require(0 < payload_bytes <= entry.raw_bytes, where + "payload length")
+    require((8 if entry.is_viewed else 0) < payload_bytes <= entry.raw_bytes, where + "payload length")
     require(entry.transform != RAW or payload_bytes == entry.raw_bytes, where + "raw payload length")
     require(entry.has_base == (entry.transform in (XOR, DIFF)), where + "base and transform")
     require(entry.has_base or entry.base == bytes(32), where + "base without a flag")
     require(not entry.has_base or entry.base != entry.id, where + "its own base")
     require(has_planes or not entry.is_grouped, where + "groups without planes")
+    require(entry.has_base or not entry.is_viewed, where + "a view without a base")
     require(entry.kind == 1 or not (has_planes or entry.element), where + "tree or commit not stored as bytes")
 
 
@@ -165,6 +173,9 @@ def decode(entry: Object, payload: bytes, base: bytes | None) -> bytes:
         return inflate(payload, entry.raw_bytes)
     word = np.dtype(f"<u{WIDTHS[entry.element]}")
     count = entry.raw_bytes // word.itemsize
+    if entry.is_viewed:
+        assert base is not None
+        base, payload = window(entry.element, count, payload[:8], base), payload[8:]
     has_context = entry.is_grouped and base is None
     require(not entry.is_grouped or entry.element in GROUP_BITS, "integers are never grouped")
     columns, planes = read_planes(payload, word.itemsize, count, has_context)
@@ -180,6 +191,37 @@ def decode(entry: Object, payload: bytes, base: bytes | None) -> bytes:
         plane[order if is_grouped else slice(None)] = np.frombuffer(content, np.uint8)
         words |= plane.astype(word) << word.type(8 * number)
     return unmap(entry, words, base_words).tobytes()
+
+
+def window(element: int, count: int, view: bytes, base: bytes) -> bytes:
+    """What a view shows of a base: its words from one on, as words of the object's element (§5.6)."""
+    held, zeros, first = struct.unpack("<B3sI", view)
+    require(zeros == bytes(3), "view: bytes that must be zero are not")
+    require(held == element or (held in FLOATS and element in FLOATS), "view: words that cannot be cast")
+    width = WIDTHS[held]
+    require((first + count) * width <= len(base), "view: it ends behind the base")
+    words = np.frombuffer(base, f"<u{width}", count, first * width)
+    return words.tobytes() if held == element else cast(words, held, element).tobytes()
+
+
+def cast(words: Words, held: int, element: int) -> Words:
+    """Floats of one width as those of another, by way of fp32. NumPy rounds; what it makes of NaNs is not used."""
+    wide = words if held == FP32 else np.zeros(len(words), "<u4")
+    if held == BF16:
+        wide = words.astype("<u4") << 16
+    elif held == FP16:
+        nan = (words & 0x8000).astype("<u4") << 16 | 0x7FC00000 | (words & 0x1FF).astype("<u4") << 13
+        wide = np.where((words & 0x7FFF) > 0x7C00, nan, words.view("<f2").astype("<f4").view("<u4"))
+    if element == FP32:
+        return wide
+    sign, magnitude = (wide >> 16) & 0x8000, wide & 0x7FFFFFFF
+    if element == BF16:
+        rounded, nan = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16, sign | 0x7FC0 | (magnitude >> 16) & 0x7F
+    else:
+        with np.errstate(over="ignore"):
+            rounded = wide.view("<f4").astype("<f2").view("<u2").astype("<u4")
+        nan = sign | 0x7E00 | (magnitude >> 13) & 0x3FF
+    return np.where(magnitude > 0x7F800000, nan, rounded).astype("<u2")
 
 
 def inflate(data: bytes, size_bytes: int) -> bytes:
@@ -300,6 +342,7 @@ def lines(packs: list[Pack]) -> Iterator[str]:
                     "raw_bytes": each.raw_bytes,
                     "transform": TRANSFORMS[each.transform],
                     "grouped": each.is_grouped,
+                    "viewed": each.is_viewed,
                     "base": each.base.hex() if each.has_base else None,
                     "decoded": each.id in contents,
                 }

@@ -65,6 +65,29 @@ def blob_cuts(data: Buffer) -> tuple[int, ...]:
     return tuple(_content_defined(view))
 
 
+class BlobCutter:
+    """Cuts a blob that comes block by block, just where :func:`blob_cuts` cuts all of it. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._cuts: list[int] = []
+
+    def add(self, block: Buffer) -> None:
+        """Take the next bytes. Cost: a copy, and one pass."""
+        self._kept += block
+        done_bytes = 0
+        for cut in _content_defined(memoryview(self._kept)):
+            if len(self._kept) - done_bytes < _BLOB_MAX_BYTES:
+                break  # where this chunk ends may depend on what follows
+            self._cuts.append(cut)
+            done_bytes += cut
+        del self._kept[:done_bytes]
+
+    def finish(self) -> tuple[int, ...]:
+        """Lengths of all chunks, once all blocks were added."""
+        return (*self._cuts, *blob_cuts(bytes(self._kept)))
+
+
 def _content_defined(view: memoryview) -> Iterator[int]:
     from pyfastcdc import FastCDC
 

@@ -11,15 +11,16 @@ Spec: docs/format.md §6.
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_128, xxh3_128_digest
 
 from ..codec import Transform
+from ..codec.views import VIEW_BYTES
 from ..errors import Corrupt, Incompatible
 from ..ids import ID_BYTES, Buffer, ObjectId, PackId, pack_id
 from ..limits import HELD_COPY_BYTES, MAX_CHUNK_BYTES, MAX_TREE_BYTES
+from .codes import FLAGS_AT, HAS_BASE, decode_codes, encode_codes, fault_of
 from .dtypes import Element
 from .objects import Kind
 
@@ -36,7 +37,6 @@ HEADER_MAGIC: Final = b"\x89MCPACK\n"
 FOOTER_MAGIC: Final = b"\x89MCTAIL\n"
 OBJECT_MAGIC: Final = b"MCO1"
 
-_HAS_BASE, _GROUPED = 1, 2
 _NO_BASE: Final = bytes(ID_BYTES)
 
 _HEADER: Final = struct.Struct("<8sI36x")
@@ -56,6 +56,7 @@ class ObjectHeader(NamedTuple):
         raw_bytes: length once decoded.
         id: hash of what it decodes to.
         base: the chunk it is a delta against, or ``None``.
+        viewed: whether the payload begins with a view of the base, which then may have another length.
     """
 
     kind: Kind
@@ -65,6 +66,7 @@ class ObjectHeader(NamedTuple):
     raw_bytes: int
     id: ObjectId
     base: ObjectId | None = None
+    viewed: bool = False
 
 
 class Sealed(NamedTuple):
@@ -97,11 +99,13 @@ class TableEntry(NamedTuple):
     base: ObjectId | None
     checksum: bytes
     grouped: bool = False
+    viewed: bool = False
 
     @property
     def header(self) -> ObjectHeader:
         """The header that the object itself must have."""
-        return ObjectHeader(self.kind, self.transform, self.grouped, self.element, self.raw_bytes, self.id, self.base)
+        codes = self.kind, self.transform, self.grouped, self.element
+        return ObjectHeader(*codes, self.raw_bytes, self.id, self.base, self.viewed)
 
     @property
     def end(self) -> int:
@@ -187,7 +191,7 @@ def unseal(data: Buffer, what: str) -> tuple[ObjectHeader, memoryview]:
     fields, checksum = view[: _OBJECT.size], view[_OBJECT.size : OBJECT_HEADER_BYTES]
     magic, codes, raw_bytes, payload_bytes, object_id = _OBJECT.unpack(fields)
     _require(magic == OBJECT_MAGIC, what, "no object begins here")
-    start = OBJECT_HEADER_BYTES + (ID_BYTES if codes[3] & _HAS_BASE else 0)
+    start = OBJECT_HEADER_BYTES + (ID_BYTES if codes[FLAGS_AT] & HAS_BASE else 0)
     _require(start + payload_bytes == len(view), what, "of another length than it says")
     _require(_checksum(fields, view[OBJECT_HEADER_BYTES:]) == checksum, what, "its checksum does not match its bytes")
     base = bytes(view[OBJECT_HEADER_BYTES:start]) or _NO_BASE
@@ -198,9 +202,9 @@ def unseal(data: Buffer, what: str) -> tuple[ObjectHeader, memoryview]:
 
 def table_entry(sealed: Sealed, offset: int) -> TableEntry:
     """The table's entry for an object at ``offset``."""
-    kind, transform, grouped, element, raw_bytes, object_id, base = sealed.header
+    kind, transform, grouped, element, raw_bytes, object_id, base, viewed = sealed.header
     lengths = raw_bytes, sealed.stored_bytes, offset
-    return TableEntry(kind, transform, element, *lengths, object_id, base, sealed.checksum, grouped)
+    return TableEntry(kind, transform, element, *lengths, object_id, base, sealed.checksum, grouped, viewed)
 
 
 # --- header, table, footer ------------------------------------------------------------------------------------------
@@ -331,26 +335,18 @@ def _checksum(*parts: Buffer) -> bytes:
 
 
 def _codes(header: ObjectHeader) -> bytes:
-    flags = (_HAS_BASE if header.base is not None else 0) | (_GROUPED if header.grouped else 0)
-    return bytes((header.kind, header.transform, header.element, flags))
-
-
-@cache
-def _meaning(codes: bytes) -> tuple[Kind, Transform, bool, Element]:
-    """Inverse of ``_codes``, but for the base. Raises ValueError on unknown ones, of which none is cached."""
-    kind, transform, element, flags = codes
-    if flags & ~(_HAS_BASE | _GROUPED):
-        raise ValueError(f"unknown flags {flags:#x}")
-    return Kind(kind), Transform(transform), bool(flags & _GROUPED), Element(element)
+    flags = {"has_base": header.base is not None, "grouped": header.grouped, "viewed": header.viewed}
+    return encode_codes(header.kind, header.transform, header.element, **flags)
 
 
 def _header_from(codes: bytes, raw_bytes: int, object_id: bytes, base: bytes, what: str) -> ObjectHeader:
     """Fields to what they mean. The bytes are intact, so what is unknown is newer, not damaged."""
     try:
-        meaning = _meaning(codes)
+        meaning, viewed = decode_codes(codes)
     except ValueError as error:
         raise Incompatible(f"{what}: {error}; a newer version wrote it") from None
-    return ObjectHeader(*meaning, raw_bytes, ObjectId(object_id), ObjectId(base) if codes[3] & _HAS_BASE else None)
+    base_id = ObjectId(base) if codes[FLAGS_AT] & HAS_BASE else None
+    return ObjectHeader(*meaning, raw_bytes, ObjectId(object_id), base_id, viewed)
 
 
 def _entry_from(fields: tuple[Any, ...], what: str) -> TableEntry:
@@ -367,28 +363,13 @@ def _max_raw_bytes(kind: Kind) -> int:
 
 def _fault(header: ObjectHeader, stored_bytes: int) -> str | None:
     """Why the format does not allow such an object, or ``None`` if it does. Payloads are the codec's to check."""
-    payload_bytes = stored_bytes - OBJECT_HEADER_BYTES - (ID_BYTES if header.base else 0)
-    raw_bytes = header.raw_bytes
+    raw_bytes, payload_bytes = header.raw_bytes, stored_bytes - OBJECT_HEADER_BYTES - (ID_BYTES if header.base else 0)
     if not 0 < raw_bytes <= _max_raw_bytes(header.kind):
         return "raw length out of range"
-    if not 0 < payload_bytes <= raw_bytes:
+    if not (VIEW_BYTES if header.viewed else 0) < payload_bytes <= raw_bytes:
         return "stored length out of range"
     if raw_bytes % header.element.width_bytes:
         return "raw length is no multiple of its element's"
     if header.transform is Transform.RAW and payload_bytes != raw_bytes:
         return "a raw payload of another length"
-    return "its own base" if header.base == header.id else _fault_of(_codes(header))
-
-
-@cache
-def _fault_of(codes: bytes) -> str | None:
-    """Why the format does not allow such codes beside each other, whatever the lengths."""
-    kind, transform, grouped, element = _meaning(codes)
-    has_planes = transform not in (Transform.RAW, Transform.ZSTD)
-    is_blob = not has_planes and element is Element.INT8
-    rules = (
-        (transform.needs_base == bool(codes[3] & _HAS_BASE), "a base without a delta, or a delta without a base"),
-        (has_planes or not grouped, "groups without planes"),
-        (kind is Kind.CHUNK or is_blob, "a tree or commit that is not stored as bytes"),
-    )
-    return next((why for holds, why in rules if not holds), None)
+    return "its own base" if header.base == header.id else fault_of(_codes(header))

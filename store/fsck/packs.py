@@ -3,11 +3,11 @@
 import threading
 from collections.abc import Callable, Collection, Iterable
 
-from ..codec import decode
 from ..errors import Corrupt, Incompatible, MoonclipError
 from ..format.objects import Commit, Kind, TreeNode
 from ..format.pack import TableEntry
 from ..ids import ChunkId, ObjectId, PackId, chunk_id, commit_id, tree_id
+from ..reading.decoding import decode_chunk
 from ..reading.packs import PackGone, Unreadable, pack_path
 from ..reading.reader import decode_small
 from ..repository import Repository
@@ -147,7 +147,7 @@ def _hash(repository: Repository, shelf: Shelf, pack: PackId, entry: TableEntry)
             return  # the base is what is lost or damaged, and that is told
     out = memoryview(bytearray(entry.raw_bytes))
     try:
-        decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, out)
+        decode_chunk(header, payload, base, out)
     except Corrupt as error:
         raise Corrupt(f"{what}: {error}") from error
     _require_id(entry, chunk_id(out), what)

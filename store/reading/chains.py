@@ -11,11 +11,11 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from ..codec import decode
 from ..errors import Corrupt, NotFound
 from ..ids import ObjectId, PackId, short
 from ..index import Place
 from ..limits import KEPT_CHUNKS_BYTES, READ_RUN_BYTES
+from .decoding import decode_chunk
 from .packs import PackStore
 
 
@@ -186,7 +186,7 @@ def _decode_link(
     else:
         room = _scratch.room_for_decoded(header.raw_bytes) if out is None else out
     streamed = streamed and room is out
-    decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, room, streamed=streamed)
+    decode_chunk(header, payload, base, room, streamed=streamed)
     if kept.wants(link.id):
         kept.put(link.id, room)
         if out is not None:

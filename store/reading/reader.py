@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple, Protocol
 
-from ..codec import Transform, decode
+from ..codec import Transform
 from ..disk.files import Fingerprint
 from ..errors import Corrupt, MoonclipError, NotFound
 from ..format import whole
@@ -22,6 +22,7 @@ from ..index import Place
 from ..index.depths import with_bases
 from ..limits import LOOKUP_ATTEMPTS, MAX_CHAIN_DEPTH
 from .chains import Chain, Kept, Link, decode_chain, read_ahead
+from .decoding import decode_chunk
 from .packs import PackGone, PackStore, Unreadable
 
 Stored = tuple[ObjectHeader, memoryview]
@@ -251,7 +252,7 @@ class ObjectReader:
         while chain:
             header, payload = chain.pop()
             target = memoryview(bytearray(header.raw_bytes)) if chain else out
-            _decode(header, payload, base, target)
+            decode_chunk(header, payload, base, target)
             base = target
 
     def _intact_chain(self, object_id: ObjectId) -> list[Stored]:
@@ -353,7 +354,3 @@ def decode_small(header: ObjectHeader, payload: memoryview) -> bytes:
     if header.transform == Transform.RAW:
         return bytes(payload)
     return whole.decompress(payload, header.raw_bytes, f"{header.kind.name.lower()} {short(header.id)}")
-
-
-def _decode(header: ObjectHeader, payload: memoryview, base: memoryview | None, out: memoryview) -> None:
-    decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, out)

@@ -5,7 +5,7 @@ read. After a start, or for an item the last save did not hold, the parent commi
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import Room, narrowing
+from ..codec.views import View
 from ..errors import NotUnchanged
 from ..format.casts import is_by_row
 from ..format.dtypes import dtype as dtype_of
@@ -20,6 +21,7 @@ from ..format.entries import Entry, TensorEntry
 from ..ids import ChunkId, CommitId, TreeId
 from ..reading.reader import ObjectReader
 from .inputs import UnchangedInput
+from .likeness import LikeBase
 
 if TYPE_CHECKING:
     from ..codec.casting import Casting
@@ -39,11 +41,15 @@ class Base(NamedTuple):  # one for each chunk of a save: made in a third of a da
         in_memory: its bytes if they are at hand, valid until the owner of the last save reuses its buffers. Of a tensor
             that is cast, what it was before: equal elements with an equal scale are the same chunk.
         read: reads its bytes, from memory or from the store; valid until the same thread reads another base.
+        is_like: it is a chunk of another tensor, which the chunk's resembles.
+        view: what is seen of it then, if that is not all of it as it is.
     """
 
     id: ChunkId
     in_memory: memoryview | None
     read: Callable[[], memoryview]
+    is_like: bool = False
+    view: View | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +117,12 @@ class Bases:
             for chunk, cut, stop in zip(entry.chunks, entry.cuts, stops, strict=True)
         ]
 
+    def of_like(self, found: Iterable[LikeBase | None]) -> list[Base | None]:
+        """Bases for the chunks of a tensor that resembles a stored one, in order."""
+        return [each and self._stored(each.chunk)._replace(is_like=True, view=each.view) for each in found]
+
     def older(self, chunk: ChunkId, size_bytes: int) -> memoryview:
-        """Read a chunk of an earlier save, so many bytes long; valid until the same thread reads another base.
+        """Read a chunk that is stored, so many bytes long; valid until the same thread reads another base.
 
         Raises:
             NotFound: the chunk, or a delta base of it, is nowhere.

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..codec import Encoded, Room, encode, encode_blob
+from ..codec.views import View
 from ..errors import Corrupt, NotFound
 from ..ids import ChunkId, ObjectId
 from ..index import Place
 from ..limits import SAVE_CHAIN_DEPTH, SMALL_DELTA_SHARE
-from .bases import Bases
+from .bases import Base, Bases
 from .drafts import ChunkTask
 from .restarts import chain_below, older_base
 
@@ -30,11 +31,12 @@ class Found(NamedTuple):
 
 
 class _Against(NamedTuple):
-    """A base, and the longest delta that is worth storing against it."""
+    """A base, the longest delta that is worth storing against it, and what is seen of it."""
 
     id: ObjectId
     raw: memoryview
     most_bytes: int
+    view: View | None = None
 
 
 class Deltas:
@@ -60,8 +62,10 @@ class Deltas:
         if task.element is None:
             return encode_blob(task.raw), None
         base = self._base(task, found)
-        encoded = encode(task.raw, task.element, None if base is None else base.raw, room)
-        if base is None or not encoded.uses_base:
+        if base is None:
+            return encode(task.raw, task.element, None, room), None
+        encoded = encode(task.raw, task.element, base.raw, room, base.view)
+        if not encoded.uses_base:
             return encoded, None
         if encoded.size_bytes > base.most_bytes:
             return encode(task.raw, task.element, None, room), None
@@ -75,9 +79,11 @@ class Deltas:
         before = task.base
         place = None if before is None else found.stored.get(before.id)
         # None also for a chunk that equals its base and has no good copy any more
-        if before is None or place is None or place.raw_bytes != len(task.raw):
+        if before is None or place is None or not _fits(task, before, place):
             return None
         try:
+            if before.is_like:
+                return self._alike(task, before, place, found)
             if not self._begins_anew(task, place):
                 return _Against(before.id, before.read(), len(task.raw))
             if place.base is None:  # how little saves change only the delta itself will tell
@@ -90,6 +96,17 @@ class Deltas:
         except (NotFound, Corrupt):
             return None
 
+    def _alike(self, task: ChunkTask, before: Base, place: Place, found: Found) -> _Against | None:
+        """The base, or what that is stored against if its chain is full: who resembles one resembles the other.
+
+        Nothing begins anew in turns: what is imported once has no saves after it over which to spread that.
+        """
+        for link in reversed(chain_below(before.id, found.below)):
+            if link.place.depth < SAVE_CHAIN_DEPTH and link.place.raw_bytes == place.raw_bytes:
+                raw = self._bases.older(ChunkId(link.id), place.raw_bytes)
+                return _Against(link.id, raw, len(task.raw), before.view)
+        return None
+
     def _begins_anew(self, task: ChunkTask, place: Place) -> bool:
         """Whether no delta is to lengthen the chain: it is full, or it is its turn.
 
@@ -97,3 +114,10 @@ class Deltas:
         """
         is_turn = self._turn is not None and (self._turn + task.place) % (SAVE_CHAIN_DEPTH + 1) == 0
         return is_turn or place.depth >= SAVE_CHAIN_DEPTH
+
+
+def _fits(task: ChunkTask, base: Base, place: Place) -> bool:
+    """Whether a base has the length that it takes, by what the index says of it."""
+    if base.view is None or task.element is None:
+        return place.raw_bytes == len(task.raw)
+    return base.view.fits(task.element, len(task.raw) // task.element.width_bytes, place.raw_bytes)

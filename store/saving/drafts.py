@@ -16,12 +16,13 @@ from ..codec import narrowing
 from ..errors import Incompatible
 from ..format import values
 from ..format.chunking import blob_cuts, tensor_cuts
-from ..format.dtypes import Element, dtype
+from ..format.dtypes import Dtype, Element, dtype
 from ..format.entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEntry
 from ..ids import ChunkId, ObjectId
-from ..limits import GROUP_BYTES, GROUP_CHUNKS, MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES
+from ..limits import GROUP_BYTES, GROUP_CHUNKS, MAX_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES
 from .bases import Base, Bases
 from .inputs import ContainerInput, Input, MadeInput, StoredInput, TensorInput, UnchangedInput, ValueInput
+from .likeness import Likeness, likeness
 
 if TYPE_CHECKING:
     from ..codec.casting import Casting
@@ -170,7 +171,7 @@ def draft(item: str, name: str, given: Input, bases: Bases, scale: bytes | None 
         scale: of a tensor that is to be cast, see ``store.format.casts``; ``None`` if it cannot be, after all.
 
     Raises:
-        Incompatible: an unknown dtype, bytes that do not fit the shape, or a value that is not plain.
+        Incompatible: an unknown dtype, bytes or cuts that do not fit the shape, or a value that is not plain.
         NotUnchanged: it is said to be as in the last save, and is not there.
     """
     if isinstance(given, TensorInput):
@@ -231,10 +232,13 @@ def _cast_draft(item: str, name: str, given: TensorInput, stored: str, bases: Ba
 
 def _made_draft(item: str, name: str, given: MadeInput, bases: Bases) -> Draft:
     known = dtype(given.dtype)
-    cuts = tensor_cuts(given.shape, known.item_bytes)
+    like = None if given.like is None else likeness(known, given.shape, given.like)
+    cuts = _made_cuts(f"{item}::{name}", given, known, like)
     if sum(cuts) <= MAX_INLINE_BYTES:
         return Draft(given, inline=bytes(given.make(0, sum(cuts))))
-    found = bases.of_tensor(item, name, given.dtype)
+    found: Sequence[Base | None] = (
+        bases.of_tensor(item, name, given.dtype) if like is None else bases.of_like(like.bases(known.element, cuts))
+    )
     ids: list[ChunkId] = [_PENDING] * len(cuts)
     first_place = _place(f"{item}/{name}")
     tasks = tuple(
@@ -253,6 +257,22 @@ def _made_draft(item: str, name: str, given: MadeInput, bases: Bases) -> Draft:
         for number, (cut, stop) in enumerate(zip(cuts, accumulate(cuts), strict=True))
     )
     return Draft(given, cuts=cuts, tasks=tasks, ids=ids)
+
+
+def _made_cuts(what: str, given: MadeInput, known: Dtype, like: Likeness | None) -> tuple[int, ...]:
+    if given.cuts is None:
+        return tensor_cuts(given.shape, known.item_bytes) if like is None else like.cuts(known, given.shape)
+    size_bytes = prod(given.shape) * known.item_bytes
+    if sum(given.cuts) != size_bytes:
+        raise Incompatible(f"{what}: cuts of {sum(given.cuts)} bytes given for a tensor of {size_bytes}", name=what)
+    wrong = [cut for cut in given.cuts if not 0 < cut <= MAX_CHUNK_BYTES or cut % known.item_bytes]
+    if wrong:
+        raise Incompatible(
+            f"{what}: a chunk of {wrong[0]} bytes; chunks hold whole elements of {known.item_bytes} bytes, and at most"
+            f" {MAX_CHUNK_BYTES} bytes",
+            name=what,
+        )
+    return given.cuts
 
 
 def _value_draft(item: str, name: str, given: ValueInput) -> Draft:

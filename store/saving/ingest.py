@@ -256,7 +256,9 @@ class Ingest:
         base: ObjectId | None,
     ) -> int:
         """Append an object and return its stored length."""
-        header = ObjectHeader(kind, encoded.transform, encoded.grouped, element, raw_bytes, object_id, base)
+        header = ObjectHeader(
+            kind, encoded.transform, encoded.grouped, element, raw_bytes, object_id, base, encoded.viewed
+        )
         sealed = seal(header, encoded.payload)
         self._packs.append(sealed)
         return sealed.stored_bytes

@@ -6,7 +6,7 @@ Named tuples throughout: a save of twenty thousand tensors is pickled for the wo
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..format.entries import Entry
+from ..format.entries import Entry, TensorEntry
 from ..format.trees import Ties
 from ..format.values import Plain
 
@@ -61,12 +61,18 @@ class MadeInput(NamedTuple):
         dtype: dtype name, see ``store.format.dtypes``.
         shape: its shape.
         make: gives the bytes from one offset to another; called in any thread, and again if a save has to be repeated.
+        cuts: lengths of its chunks in bytes: whole elements, at most ``MAX_CHUNK_BYTES`` each, all of the tensor
+            together. ``None`` for those of ``like``, or else of ``store.format.chunking``.
+        like: a stored tensor that it resembles: its chunks are stored against that one's in the same place, even if one
+            of them has more rows, or floats of another width. Whatever it is, the tensor can be stored.
     """
 
     position: int
     dtype: str
     shape: tuple[int, ...]
     make: Callable[[int, int], memoryview]
+    cuts: tuple[int, ...] | None = None
+    like: TensorEntry | None = None
 
 
 class StoredInput(NamedTuple):

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..disk.files import Files
+from ..features import need_feature
 from ..format.pack import PackTable, Sealed
 from ..ids import PackId
+from ..layout import VIEWS, Layout
 from ..limits import MAX_PACK_BYTES
 from ..reading.packs import PackWriter
 
@@ -16,7 +18,7 @@ class PackSeries:
 
     Args:
         files: does the I/O.
-        directory: where packs lie.
+        directory: where packs lie, in a store.
         name: of the packs while they are in the making: the lease's, so that it shows whether their writer lives.
         announce: told of each pack's id before the pack appears under its name, so that no sweep takes it for garbage.
         begun: how many packs were begun under that name before: what a failing disk left of them may be there.
@@ -52,10 +54,12 @@ class PackSeries:
         """Make every pack durable under its name and return their tables, oldest first.
 
         Raises:
+            Incompatible: the store has come to need what this version lacks, since it was opened.
             OSError: writing failed; packs that were named already hold nothing that anything refers to.
         """
         with self._lock:
             self._finish()
+            self._say_what_it_takes()
             for writer, table in self._full[self._published :]:
                 self._announce(table.id)
                 writer.publish()
@@ -76,6 +80,11 @@ class PackSeries:
         """Tables of the packs that have their name."""
         with self._lock:
             return [table for _, table in self._full[: self._published]]
+
+    def _say_what_it_takes(self) -> None:
+        """Keep those out who could not read what is about to get its name."""
+        if any(entry.viewed for _, table in self._full[self._published :] for entry in table.entries):
+            need_feature(Layout(self._directory.parent), self._files, VIEWS)
 
     def _finish(self) -> None:
         if self._writer is not None:

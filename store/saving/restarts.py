@@ -39,8 +39,11 @@ def older_base(chain: Sequence[Link]) -> Link | None:
     change as little as any of the chain did.
 
     Args:
-        chain: as of :func:`chain_below`.
+        chain: as of :func:`chain_below`. One that leads to objects of another length, of which the next ones see a part
+            or a cast, begins anew in full.
     """
+    if any(link.place.raw_bytes != chain[0].place.raw_bytes for link in chain):
+        return None
     stored = [link.place.stored_bytes for link in chain]
     usual_bytes = min(stored[1:], default=0)
     raw_bytes = chain[0].place.raw_bytes if chain else 0

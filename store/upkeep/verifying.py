@@ -2,13 +2,13 @@
 
 from collections.abc import Set as AbstractSet
 
-from ..codec import decode
 from ..errors import Corrupt
 from ..format.objects import Kind
 from ..format.pack import ObjectHeader, TableEntry
 from ..ids import ChunkId, ObjectId, PackId, chunk_id, commit_id, tree_id
 from ..index import Place
 from ..reading.chains import Kept
+from ..reading.decoding import decode_chunk
 from ..reading.packs import PackStore
 from ..reading.reader import ObjectReader, decode_small
 
@@ -27,8 +27,12 @@ class Verifier:
         self._packs = packs
         self._kept = Kept(shared)
 
-    def chunk(self, object_id: ObjectId, raw_bytes: int) -> memoryview:
+    def chunk(self, object_id: ObjectId, raw_bytes: int | None) -> memoryview:
         """A chunk's raw bytes, not to be altered, whose hash was compared.
+
+        Args:
+            object_id: the chunk.
+            raw_bytes: its length; ``None`` for whatever it has.
 
         Raises:
             NotFound: it, or a delta base of it, is nowhere.
@@ -36,6 +40,8 @@ class Verifier:
         """
         raw = self._kept.get(object_id)
         if raw is None:
+            if raw_bytes is None:
+                raw_bytes = self._reader.place(object_id, Kind.CHUNK).raw_bytes
             raw = memoryview(bytearray(raw_bytes))
             self._reader.chunk_into(ChunkId(object_id), raw, verify_hash=True, kept=self._kept)
         return raw
@@ -70,9 +76,9 @@ class Verifier:
         if header.kind != Kind.CHUNK:
             raw = decode_small(header, payload)
             return tree_id(raw) if header.kind == Kind.TREE else commit_id(raw)
-        base = None if header.base is None else self.chunk(header.base, header.raw_bytes)
+        base = None if header.base is None else self.chunk(header.base, None if header.viewed else header.raw_bytes)
         out = memoryview(bytearray(header.raw_bytes))
-        decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, out)
+        decode_chunk(header, payload, base, out)
         found = chunk_id(out)
         if found == header.id and self._kept.wants(header.id):
             self._kept.put(header.id, out)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_128_digest
 
 from store.codec import Transform
+from store.codec.views import VIEW_BYTES
 from store.errors import Corrupt, Incompatible
 from store.format import pack
 from store.format.dtypes import Element
@@ -30,12 +31,14 @@ def possible_headers(draw: st.DrawFn) -> tuple[ObjectHeader, bytes]:
     kind = Kind.CHUNK if has_planes else draw(st.sampled_from(Kind))
     element = draw(st.sampled_from(Element)) if kind is Kind.CHUNK else Element.INT8
     raw_bytes = draw(st.integers(1, 40)) * element.width_bytes
-    payload_bytes = raw_bytes if transform is Transform.RAW else draw(st.integers(1, raw_bytes))
+    viewed = transform.needs_base and raw_bytes > VIEW_BYTES and draw(st.booleans())
+    least_bytes = raw_bytes if transform is Transform.RAW else VIEW_BYTES + 1 if viewed else 1
+    payload_bytes = draw(st.integers(least_bytes, raw_bytes))
     object_id, base_id = draw(st.lists(IDS, min_size=2, max_size=2, unique=True))
     base = base_id if transform.needs_base else None
     grouped = has_planes and draw(st.booleans())
     payload = draw(st.binary(min_size=payload_bytes, max_size=payload_bytes))
-    return ObjectHeader(kind, transform, grouped, element, raw_bytes, object_id, base), payload
+    return ObjectHeader(kind, transform, grouped, element, raw_bytes, object_id, base, viewed), payload
 
 
 @given(possible_headers(), st.data())

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from store.codec import decode
 from store.format.objects import Commit, Kind, TreeNode
 from store.format.pack import FOOTER_BYTES, HEADER_BYTES, check_header, decode_footer, decode_table, unseal
 from store.ids import CommitId, ObjectId, chunk_id, commit_id, tree_id
+from store.reading.decoding import decode_chunk
 from store.reading.reader import Stored, decode_small
 from store.remotes.condemned import decode_condemned
 from store.remotes.idx import decode_idx
@@ -83,7 +83,7 @@ def content(state: RemoteState, object_id: ObjectId) -> bytes:
         else:
             out = bytearray(header.raw_bytes)
             base = None if header.base is None else memoryview(content(state, header.base))
-            decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, memoryview(out))
+            decode_chunk(header, payload, base, memoryview(out))
             raw = bytes(out)
             assert object_id == chunk_id(raw)
         state.raw[object_id] = raw

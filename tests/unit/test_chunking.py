@@ -1,10 +1,14 @@
 """Cuts are part of the format: they decide what dedups with what."""
 
+import itertools
+import random
 from itertools import accumulate
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from store.format.chunking import blob_cuts, grid_rows, tensor_cuts
+from store.format.chunking import BlobCutter, blob_cuts, grid_rows, tensor_cuts
 from store.limits import KIB, MAX_CHUNK_BYTES, MIB
 
 
@@ -57,3 +61,17 @@ def test_blob_cuts_survive_a_changed_header() -> None:
 @pytest.mark.parametrize("size_bytes", [0, 1, 64 * KIB])
 def test_small_blob_is_at_most_one_chunk(size_bytes: int) -> None:
     assert blob_cuts(b"a" * size_bytes) == ((size_bytes,) if size_bytes else ())
+
+
+@given(
+    data=st.binary(max_size=50), times=st.integers(1, 90_000), blocks=st.lists(st.integers(1, 1_500_000), min_size=1)
+)
+def test_a_blob_that_comes_in_blocks_is_cut_as_all_of_it_is(data: bytes, times: int, blocks: list[int]) -> None:
+    whole = memoryview(random.Random(times).randbytes(times * 10) + data * times)
+    cutter, start = BlobCutter(), 0
+    for size_bytes in itertools.cycle(blocks):
+        cutter.add(whole[start : start + max(size_bytes, 50_000)])
+        start += max(size_bytes, 50_000)
+        if start >= len(whole):
+            break
+    assert cutter.finish() == blob_cuts(whole)

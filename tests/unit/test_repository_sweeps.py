@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from store.codec import narrowing
 from store.errors import Busy
 from store.fsck import fsck
 from store.ids import ChunkId, ObjectId, TreeId
@@ -14,7 +15,9 @@ from store.limits import SAVE_CHAIN_DEPTH, STORE_ATTEMPTS
 from store.repository import Repository
 from store.saving import packseries
 from store.saving.bases import LastSave
-from tests.arrays import Array, chunk_of, depth, drifted, entries_of, noise, read, require_whole, save
+from store.saving.inputs import ItemInput, MadeInput
+from store.saving.saver import SaveRequest
+from tests.arrays import ITEM, Array, chunk_of, depth, drifted, entries_of, noise, read, require_whole, save
 
 STATE = {name: noise(name, 1000) for name in "abcdefgh"}
 DRIFTED = {name: drifted(array, 1) for name, array in STATE.items()}
@@ -97,6 +100,18 @@ def test_d3_a_swept_base_makes_the_delta_whole(repo: Repository) -> None:
     assert all(depth(repo, chunk) == 0 for entry in entries_of(repo, second.commit).values() for chunk in entry.chunks)
     assert read(repo, second.commit) == DRIFTED
     require_tidy(repo, pack_count=2)
+
+
+def test_d3_a_swept_base_makes_what_resembles_it_whole(repo: Repository) -> None:
+    like = entries_of(repo, save(repo, STATE).commit)["a"]
+    raw = narrowing("float32", "bfloat16", b"", 1).new(STATE["a"].data, 0)
+    made = MadeInput(0, "bfloat16", (1000,), lambda start, stop: raw[start:stop], like=like)
+    for branch, counted in (("counted on", 1), ("swept", 0)):
+        sweep(repo, set() if counted else set(like.chunks))
+        done = repo.save(SaveRequest([ItemInput(ITEM, {"w": made})], branch=branch.replace(" ", "-")))
+        assert done.counts.delta_count == counted
+        assert read(repo, done.commit) == {"w": Array("bfloat16", (1000,), bytes(raw))}
+        raw = memoryview(bytes(raw)[:-2] + b"!!")
 
 
 def test_d3_a_swept_tree_is_stored_again(repo: Repository) -> None:

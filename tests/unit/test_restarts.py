@@ -138,3 +138,10 @@ def test_a_circle_is_none() -> None:
     places = {link.id: [link.place] for link in chain(10, 20, 30)}
     places[name(0)] = [places[name(0)][0]._replace(base=name(3))]
     assert chain_below(name(3), places) == []
+
+
+def test_a_chain_that_leads_to_another_length_begins_anew_in_full() -> None:
+    links = chain(2000, 2000, 2000, 2000)
+    assert older_base(links) is not None
+    longer = links[0]._replace(place=links[0].place._replace(raw_bytes=2 * RAW_BYTES))
+    assert older_base([longer, *links[1:]]) is None

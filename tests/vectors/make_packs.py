@@ -1,6 +1,6 @@
-"""Makes the golden packs, and the bad ones. Run once for each version of the format; what is there is never replaced.
+"""Makes golden packs, and the bad ones. Run once for each version of the format; what is there is never replaced.
 
-    python tests/vectors/make_packs.py
+    python tests/vectors/make_packs.py views bad
 """
 
 import json
@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 from store import codec
 from store.format import pack, whole  # noqa: E402
 from store.codec import Transform  # noqa: E402
+from store.codec.views import View, can_see, seen  # noqa: E402
 from store.format.dtypes import Element  # noqa: E402
 from store.ids import chunk_id, commit_id, tree_id  # noqa: E402
 from store.format.entries import TensorEntry
@@ -27,12 +28,11 @@ from tests import packing  # noqa: E402
 FOLDER = Path(__file__).parent / "packs"
 
 
-def encoded(raw: bytes, element: Element, base: bytes | None = None) -> Sealed:
-    made = codec.encode(memoryview(raw), element, None if base is None else memoryview(base))
+def encoded(raw: bytes, element: Element, base: bytes | None = None, view: View | None = None) -> Sealed:
+    made = codec.encode(memoryview(raw), element, None if base is None else memoryview(base), None, view)
     base_id = chunk_id(base) if base is not None and made.uses_base else None
-    return pack.seal(
-        ObjectHeader(Kind.CHUNK, made.transform, made.grouped, element, len(raw), chunk_id(raw), base_id), made.payload
-    )
+    codes = made.transform, made.grouped, element
+    return pack.seal(ObjectHeader(Kind.CHUNK, *codes, len(raw), chunk_id(raw), base_id, made.viewed), made.payload)
 
 
 def xor(base: bytes) -> Sealed:
@@ -91,6 +91,37 @@ def planes_pack() -> list[Sealed]:
     base = matrix.astype("<f4").tobytes()
     raw = (matrix.astype("<f4") + floats(8, rows * columns, 2**-6).reshape(rows, columns)).astype("<f4").tobytes()
     return [encoded(base, Element.FP32), encoded(raw, Element.FP32, base)]
+
+
+def views_pack() -> list[Sealed]:
+    """Every element against a window of its own, floats against every other that can be cast; once in groups.
+
+    Among the floats are all exponents, and NaNs of both kinds.
+    """
+    sealed = [encoded(each, element) for element, each in ((each, held_words(each)) for each in Element)]
+    for held in Element:
+        for element in (each for each in Element if can_see(held, each)):
+            view = View(held, 3 + 5 * element)
+            raw = moved(bytes(seen(memoryview(held_words(held)), view, element, 1024 * element.width_bytes)), element)
+            sealed.append(encoded(raw, element, held_words(held), view))
+    values = floats(20, 40_000) * np.exp2(-(np.arange(40_000) % 9)).astype(np.float32)
+    wide, view = as_bytes(values, Element.FP32), View(Element.FP32, 7)
+    drifted = as_bytes(values[7:33_007] + floats(21, 33_000, 2**-9), Element.BF16)
+    return [*sealed, encoded(wide, Element.FP32), encoded(drifted, Element.BF16, wide, view)]
+
+
+def held_words(element: Element) -> bytes:
+    """Words whose top bits, in floats the exponent, run through all there are, with whatever below."""
+    width, count = element.width_bytes, 1500
+    ramp = (np.arange(count, dtype=np.uint64) * np.uint64(44)) << np.uint64(48)
+    low = (np.arange(count, dtype=np.uint64) + np.uint64(element)) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(16)
+    words = (ramp ^ low) >> np.uint64(64 - 8 * width)
+    return (words ^ np.uint64(element)).astype(f"<u{width}").tobytes()
+
+
+def moved(raw: bytes, element: Element) -> bytes:
+    words = np.frombuffer(raw, f"<u{element.width_bytes}")
+    return (words + (np.arange(len(words)) % 3).astype(words.dtype)).tobytes()
 
 
 def history_pack() -> list[Sealed]:
@@ -187,8 +218,25 @@ def bad_packs() -> dict[str, tuple[str, str, bytes]]:
         "object-magic": ("corrupt", "no object", good[:64] + b"X" + good[65:]),
         "object-flip": ("corrupt", "checksum", good[: middle - 1] + b"?" + good[middle:]),
         "object-exchanged": ("corrupt", "instead", bytes(foreign)),
+        "view-without-base": ("corrupt", "view", with_table(good, lambda t: put(t, 3, b"\x08"))),
+        "view-without-planes": ("corrupt", "stored length", view_alone()),
         "header-and-table-differ": ("corrupt", "differs", with_table(good, lambda t: put(t, 103, b"\3"))),
     }
+
+
+def view_alone() -> bytes:
+    """A payload that ends where its view does."""
+    first = packing.chunk(b"first chunk!")
+    data = bytearray(packing.join([first, packing.delta(b"second chunk" * 4, b"first chunk!", bytes(8))]))
+    at = 64 + first.stored_bytes
+    data[at + 7] = 9
+    data[at + 48 : at + 64] = checksum = xxh3_128_digest(data[at : at + 48] + data[at + 64 : at + 104])
+
+    def change(table: bytearray) -> None:
+        put(table, 103, b"\x09")
+        put(table, 184, checksum)
+
+    return with_table(bytes(data), change)
 
 
 def write(path: Path, data: bytes) -> None:
@@ -199,21 +247,25 @@ def write(path: Path, data: bytes) -> None:
 
 def main() -> None:
     (FOLDER / "bad").mkdir(parents=True, exist_ok=True)
-    for name, sealed in (("words", words_pack()), ("planes", planes_pack()), ("history", history_pack())):
+    makers = {"words": words_pack, "planes": planes_pack, "history": history_pack, "views": views_pack}
+    for name in (each for each in sys.argv[1:] if each in makers):
+        sealed = makers[name]()
         data = packing.join(sealed)
         objects = [
             {"id": each.header.id.hex(), "transform": each.header.transform.name, "grouped": each.header.grouped,
-             "element": each.header.element.name, "kind": each.header.kind.name}
+             "element": each.header.element.name, "kind": each.header.kind.name, "viewed": each.header.viewed}
             for each in sealed
         ]
         write(FOLDER / f"{name}.pack", data)
         listing = {"pack": packing.id_of(data).hex(), "objects": objects}
         write(FOLDER / f"{name}.json", (json.dumps(listing, indent=1) + "\n").encode())
-        print(name, len(data), sorted({(o["transform"], o["grouped"]) for o in objects}))
+        print(name, len(data), sorted({(o["transform"], o["grouped"], o["viewed"]) for o in objects}))
+    if "bad" not in sys.argv[1:]:
+        return
     expected = {name: {"error": kind, "message": words} for name, (kind, words, _) in bad_packs().items()}
     for name, (_, _, data) in bad_packs().items():
         write(FOLDER / "bad" / f"{name}.pack", data)
-    write(FOLDER / "bad" / "expected.json", (json.dumps(expected, indent=1) + "\n").encode())
+    (FOLDER / "bad" / "expected.json").write_bytes((json.dumps(expected, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

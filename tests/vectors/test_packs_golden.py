@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from store import codec, errors
-from store.format import pack, whole
 from store.disk.files import Files
-from store.ids import ObjectId, PackId, chunk_id, commit_id, tree_id
+from store.format import pack, whole
 from store.format.objects import Commit, Kind, TreeNode
+from store.ids import ObjectId, PackId, chunk_id, commit_id, tree_id
+from store.reading.decoding import decode_chunk
 from store.reading.packs import PackStore
 from tests import packing
 from tools import decode_pack
@@ -45,13 +46,12 @@ def test_a_golden_pack_decodes_to_its_ids(tmp_path: Path, name: str) -> None:
         header, payload = store.read_entry(pack_id, entry)
         out = bytearray(header.raw_bytes)
         base = memoryview(contents[header.base]) if header.base else None
-        codec.decode(
-            header.transform, header.grouped, header.element, payload, header.raw_bytes, base, memoryview(out)
-        )
+        decode_chunk(header, payload, base, memoryview(out))
         contents[header.id] = bytes(out)
         assert HASH[header.kind](out) == header.id == bytes.fromhex(listed["id"])
         assert (header.kind.name, header.transform.name) == (listed["kind"], listed["transform"])
         assert (header.element.name, header.grouped) == (listed["element"], listed["grouped"])
+        assert header.viewed == listed.get("viewed", False)
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -69,6 +69,10 @@ def test_the_golden_packs_use_all_there_is() -> None:
     assert {each["transform"] for each in objects} == {transform.name for transform in codec.Transform}
     assert {each["element"] for each in objects} == {element.name for element in pack.Element}
     assert {(each["transform"], each["grouped"]) for each in objects} >= {("PLANES", True), ("DIFF", True)}
+    assert {(each["element"], each["grouped"]) for each in objects if each.get("viewed")} == {
+        *((element.name, False) for element in pack.Element),
+        ("BF16", True),
+    }
 
 
 def test_golden_trees_and_commits_mean_something(tmp_path: Path) -> None:

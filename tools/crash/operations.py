@@ -1,5 +1,6 @@
 """What people do to a store that may be cut short anywhere, and what must hold afterwards."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -8,23 +9,28 @@ from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
+from store.codec import narrowing
 from store.disk.files import Files
 from store.errors import StoreNotFound
 from store.gc import collect
 from store.ids import CommitId
+from store.layout import VIEWS
 from store.naming.logs import LogFiles
 from store.naming.refnames import branch_name, tag_name
 from store.opening.indexes import rebuild_index
 from store.repack import Goal, repack
 from store.repository import Repository
+from store.saving.inputs import ItemInput, MadeInput
 from store.saving.leases import living_leases
+from store.saving.saver import SaveRequest
 
 from .ranks import request, save_ranks
-from .states import State, drifted, noise, read, require_whole, save
+from .states import ITEM, Array, State, drifted, entries_of, noise, read, require_whole, save
 
 OLD: State = {"w": noise("w", 900), "same": noise("same", 900), "tiny": noise("t", 3)}
 NEWER: State = {**OLD, "w": drifted(OLD["w"], 1)}
 NEWEST: State = {**OLD, "w": drifted(OLD["w"], 2), "more": noise("more", 200)}
+TUNED: State = {"w": Array("bfloat16", (900,), bytes(narrowing("float32", "bfloat16", b"", 1).new(OLD["w"].data, 0)))}
 
 _TIME: Final = re.compile(rb"^([0-9a-f]{64} [0-9a-f]{64}) [0-9]+ ", re.MULTILINE)
 
@@ -56,6 +62,15 @@ def _save(repo: Repository) -> History:
 
 def _save_on_new_branch(repo: Repository) -> History:
     return {save(repo, NEWEST, branch="exp/lr3").commit: NEWEST}
+
+
+def _save_alike(repo: Repository) -> History:
+    """A commit that is stored against a cast of what the store holds: the first that older versions cannot read."""
+    like, tuned = entries_of(repo, repo.resolve("branches/old"))["w"], TUNED["w"]
+    raw = memoryview(tuned.data)
+    made = MadeInput(0, tuned.dtype, tuned.shape, lambda start, stop: raw[start:stop], like=like)
+    parent = repo.refs.read(branch_name("tuned"))
+    return {repo.save(SaveRequest([ItemInput(ITEM, {"w": made})], "tuned", parent)).commit: TUNED}
 
 
 def _save_by_ranks(repo: Repository) -> History:
@@ -128,6 +143,7 @@ def _gc(repo: Repository) -> History:
 OPERATIONS: Mapping[str, Operation] = {
     "save": Operation(_save, "branches/main"),
     "save on a new branch": Operation(_save_on_new_branch, "branches/exp/lr3"),
+    "save what resembles": Operation(_save_alike, "branches/tuned"),
     "save by ranks": Operation(_save_by_ranks, "branches/main"),
     "give a snapshot up": Operation(_give_up),
     "tag": Operation(_tag, "tags/best"),
@@ -198,11 +214,19 @@ def require_recovered(root: Path, operation: Operation, history: History, *, mov
         if operation.moves is not None:
             found = repo.refs.read(operation.moves)
             if found is not None and found != moved_from:
-                assert read(repo, found) in (OLD, NEWER, NEWEST)
+                assert read(repo, found) in (OLD, NEWER, NEWEST, TUNED)
+        _require_named(repo)
         done = operation.run(repo)
         require_whole(repo, {**history, **done})
         if operation.moves is not None and done:
             assert repo.refs.read(operation.moves) in done
+
+
+def _require_named(repo: Repository) -> None:
+    """Whatever packs hold that older versions cannot read, ``format`` says so."""
+    tables = [repo.packs.table(pack) for pack in repo.packs.pack_ids()]
+    if any(entry.viewed for table in tables for entry in table.entries):
+        assert VIEWS in json.loads(repo.layout.format.read_bytes())["read"]
 
 
 def require_makable(root: Path, *, has_returned: bool) -> None:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 from ...batches import fitting
-from ...codec import decode
 from ...errors import Corrupt, Incompatible, NotFound
 from ...format.objects import Kind
 from ...format.pack import HEADER_BYTES, ObjectHeader, TableEntry, check_header, encode_footer, encode_table, footer_of
@@ -18,6 +17,7 @@ from ...ids import ChunkId, ObjectId, chunk_id
 from ...limits import CHECK_RUN_BYTES, MAX_CHAIN_DEPTH
 from ...parallel import Threads
 from ...reading.chains import Kept
+from ...reading.decoding import decode_chunk
 from ..fetching.incoming import RemoteCopy, Run
 from ..fetching.verifying import name_of, require_readable, small_content, unsealed, wrong
 from ..holdings import Holdings
@@ -161,7 +161,7 @@ class Hashing:
     ) -> memoryview:
         """What a chunk decodes to; its hash was compared."""
         out = memoryview(bytearray(header.raw_bytes))
-        decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, out)
+        decode_chunk(header, payload, base, out)
         if chunk_id(out) != header.id:
             raise wrong(copy)
         if self._kept.wants(header.id):

@@ -1,9 +1,9 @@
 """A remote as the place where a repair gets lost objects from. Nothing of the store is read or written here."""
 
-from ...codec import decode
 from ...errors import Corrupt, Incompatible, NotFound
 from ...format.objects import Kind
 from ...ids import ObjectId
+from ...reading.decoding import decode_chunk
 from ..remote import Remote
 from .catalogue import Catalogue
 from .incoming import RemoteCopy, choose
@@ -53,5 +53,5 @@ class RemoteSource:
             return small_content(copy, header, payload)
         out = bytearray(header.raw_bytes)
         below = None if header.base is None or base is None else memoryview(base)
-        decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, below, memoryview(out))
+        decode_chunk(header, payload, below, memoryview(out))
         return out

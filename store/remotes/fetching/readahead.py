@@ -1,6 +1,7 @@
 """Reading windows of a remote's packs, one ahead of the one that is being worked on."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from queue import SimpleQueue
@@ -12,12 +13,12 @@ from ...parallel import Threads
 from ..storages.storage import Storage
 from .incoming import Window
 
-_ROOMS: Final = 2
-"""Windows in memory: one is worked on while another is read."""
+_ROOMS: Final = 3
+"""Windows in memory: one is stored while another is checked and a third is read."""
 
 
 class Filled(NamedTuple):
-    """A window that was read. Its memory is used again once the next one is asked for.
+    """A window that was read. Its memory is used again once the one after the next is asked for.
 
     Attributes:
         window: the window.
@@ -69,21 +70,21 @@ class _Reading:
         for _ in range(_ROOMS):
             self._rooms.put(bytearray())
         self._filled: SimpleQueue[tuple[Filled, bytearray] | BaseException | None] = SimpleQueue()
-        self._in_use: bytearray | None = None
+        self._in_use: deque[bytearray] = deque()
         self._thread = threading.Thread(target=self._work, name="moonclip-reading", daemon=True)
         self._thread.start()
 
     def next(self) -> Filled | None:
         """The next window; ``None`` after the last."""
-        if self._in_use is not None:
-            self._rooms.put(self._in_use)
-            self._in_use = None
+        if len(self._in_use) == _ROOMS - 1:
+            self._rooms.put(self._in_use.popleft())
         found = self._filled.get()
         if isinstance(found, BaseException):
             raise found
         if found is None:
             return None
-        filled, self._in_use = found
+        filled, room = found
+        self._in_use.append(room)
         return filled
 
     def stop(self) -> None:

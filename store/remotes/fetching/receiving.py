@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ...batches import batches
-from ...codec import decode
+from ...disk.blockqueue import BlockQueue
 from ...errors import Corrupt, Incompatible, NotFound
 from ...format.objects import Kind
 from ...format.pack import ObjectHeader, PackTable, Sealed, TableEntry
@@ -22,6 +22,7 @@ from ...ids import ChunkId, ObjectId, PackId, chunk_id
 from ...index import BasesMissing
 from ...limits import FETCH_KEPT_BYTES, LEAF_MAX_BYTES, SWEEP_KEYS
 from ...reading.chains import Kept
+from ...reading.decoding import decode_chunk
 from ...repository import Repository
 from ...saving.leases import Lease
 from ...saving.packseries import PackSeries
@@ -63,10 +64,12 @@ class Receiver:
         self._url = url
         self._kept = Kept(shared, FETCH_KEPT_BYTES)
         self._scratch = threading.local()
+        self._settled = threading.Event()  # whatever was handed over to be stored is
+        self._settled.set()
         self._large = threading.Lock()  # trees of 64 MiB, each in a thread, would take gigabytes
 
     def receive(self, storage: Storage, windows: Sequence[Window], advance: Callable[[int], None]) -> Received:
-        """Receive windows, in order.
+        """Receive windows, in order: one is stored while the next is checked and the one after that is read.
 
         Args:
             storage: where they are read.
@@ -77,13 +80,27 @@ class Receiver:
             RemoteError: the storage failed. What was indexed by then stays.
             OSError: the disk failed; likewise.
         """
-        with closing(read_windows(storage, windows, advance)) as filled:
-            for each in filled:
-                good = self._checked(each)
-                self.store(
-                    [good[placed.copy.entry.id] for placed in each.window.placed if placed.copy.entry.id in good]
-                )
+        storing: BlockQueue[list[Sealed]] = BlockQueue(self._store_behind, "moonclip-storing")
+        try:
+            with closing(read_windows(storage, windows, advance)) as filled:
+                for number, each in enumerate(filled):
+                    good = self._checked(each)
+                    if number:
+                        storing.get()
+                    self._settled.clear()
+                    storing.put(
+                        [good[placed.copy.entry.id] for placed in each.window.placed if placed.copy.entry.id in good]
+                    )
+                storing.finish()
+        finally:
+            storing.stop()
         return self.received
+
+    def _store_behind(self, objects: Sequence[Sealed]) -> None:
+        try:
+            self.store(objects)
+        finally:
+            self._settled.set()
 
     def store(self, objects: Sequence[Sealed]) -> None:
         """Write objects, that were checked, and index them; bases come before what is stored against them.
@@ -121,7 +138,7 @@ class Receiver:
             placed, base = waiting.pop()
             entry, following = placed.copy.entry, above.get(placed.copy.entry.id, ())
             if base is None and entry.base is not None:
-                base = self._base(entry.base, entry.raw_bytes)
+                base = self._base(entry.base, None if entry.viewed else entry.raw_bytes)
                 if base is None:
                     continue
             try:
@@ -154,22 +171,32 @@ class Receiver:
             return None
         is_kept = self._kept.wants(header.id)
         raw = memoryview(bytearray(header.raw_bytes)) if keeping or is_kept else self._room(header.raw_bytes)
-        decode(header.transform, header.grouped, header.element, payload, header.raw_bytes, base, raw)
+        decode_chunk(header, payload, base, raw)
         if chunk_id(raw) != header.id:
             raise wrong(copy)
         if is_kept:
             self._kept.put(header.id, raw)
         return raw
 
-    def _base(self, object_id: ObjectId, raw_bytes: int) -> memoryview | None:
+    def _base(self, object_id: ObjectId, raw_bytes: int | None) -> memoryview | None:
         """A base that came before, or was here; ``None`` if it cannot be read, which is no fault of its delta."""
         raw = self._kept.get(object_id)
         if raw is None:
-            raw = memoryview(bytearray(raw_bytes))
-            try:
-                self._repo.reader.chunk_into(ChunkId(object_id), raw, kept=self._kept)
-            except (NotFound, Corrupt):
-                return None
+            raw = self._read(object_id, raw_bytes)
+        if raw is None:
+            self._settled.wait()  # it may have come in the window before, which is just being stored
+            raw = self._read(object_id, raw_bytes)
+        return raw
+
+    def _read(self, object_id: ObjectId, raw_bytes: int | None) -> memoryview | None:
+        """A chunk that is here, of this length or, if that is ``None``, of whatever length the index says."""
+        reader = self._repo.reader
+        try:
+            size_bytes = reader.place(object_id, Kind.CHUNK).raw_bytes if raw_bytes is None else raw_bytes
+            raw = memoryview(bytearray(size_bytes))
+            reader.chunk_into(ChunkId(object_id), raw, kept=self._kept)
+        except (NotFound, Corrupt):
+            return None
         return raw
 
     def _room(self, size_bytes: int) -> memoryview:

@@ -234,8 +234,7 @@ def _stored_bytes(each: Located) -> int:
 
 
 def _moved(entry: TableEntry, offset: int) -> TableEntry:
-    kind, transform, element, raw_bytes, stored_bytes, _, object_id, base, checksum, grouped = entry
-    return TableEntry(kind, transform, element, raw_bytes, stored_bytes, offset, object_id, base, checksum, grouped)
+    return TableEntry(*entry[:5], offset, *entry[6:])
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
