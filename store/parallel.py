@@ -83,7 +83,8 @@ class Threads:
         """Call ``function`` on every task, in the threads, and wait for all.
 
         After a failure, or when the wait is interrupted, the tasks that have not started are skipped; those that
-        have are waited for, since they still use what they were given.
+        have are waited for, since they still use what they were given. A task that itself runs tasks in these threads
+        does them one after the other: all threads may be waiting for such.
 
         Raises:
             MoonclipError: the threads are closed.
@@ -94,6 +95,10 @@ class Threads:
             raise MoonclipError("these threads are closed, and so is the store they belong to; open it again")
         if self._pid != os.getpid():
             self._start()
+        if getattr(_thread, "tasks", None) is self._tasks:
+            for task in tasks:
+                function(task)
+            return
         batch = _Batch(function, list(tasks))
         try:
             for _ in range(min(self._count, batch.task_count)):
@@ -111,7 +116,12 @@ class Threads:
             self._tasks.put(None)
 
 
+_thread = threading.local()
+"""``tasks``: the queue that this thread works for."""
+
+
 def _work(tasks: "SimpleQueue[Callable[[], None] | None]") -> None:
+    _thread.tasks = tasks
     while (task := tasks.get()) is not None:
         task()
         del task  # a batch holds buffers: an idle thread must not keep them alive

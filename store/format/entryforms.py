@@ -31,14 +31,19 @@ _COUNT: Final = (
 """An integer below 2⁶³, in as few bytes as hold it."""
 _COUNTS: Final = rb"[\x80-\x97]" + _COUNT + rb"*"
 _IDS: Final = rb"(?:\x58\x20[\x00-\xff]{32})+"
-_SCALAR: Final = rb"\x41[\x00-\xff]|\x42[\x00-\xff]{2}|\x44[\x00-\xff]{4}|\x48[\x00-\xff]{8}"
+_INLINE: Final = b"|".join(
+    [rb"\x%02x[\x00-\xff]{%d}" % (0x40 + size, size) for size in (1, 2, 4, 8, 12, 16, 20)]
+    + [rb"\x58\x%02x[\x00-\xff]{%d}" % (size, size) for size in (*range(24, 128, 4), *range(128, 256, 16))]
+    + [rb"\x59\x01\x00[\x00-\xff]{256}"]
+)
+"""Bytes of a scalar or a small vector."""
 _WORD: Final = rb"[\x60-\x77][A-Za-z0-9_]*"
 
 _BODY: Final = re.compile(
     rb"\xa1(?:ftensor([\xa4-\xa6])edtype(" + _WORD + rb")"
     rb"(?:fpieces\x81\xa4fchunks([\x81-\x97])(" + _IDS + rb")"
     rb"(dcuts[\x81-\x97](?:\x82" + _COUNT * 2 + rb")+goffsets" + _COUNTS + rb"esizes" + _COUNTS + rb")"
-    rb"|finline(" + _SCALAR + rb"))"
+    rb"|finline(" + _INLINE + rb"))"
     rb"hposition(" + _COUNT + rb")(escale\x42[\x00-\xff]{2})?eshape(" + _COUNTS + rb")(fstored" + _WORD + rb")?"
     rb"|icontainer\xa3dinfo\xf6hposition(" + _COUNT + rb")dtype(" + _WORD + rb"))"
 )
@@ -49,7 +54,7 @@ _PAIR: Final = 0x82
 _NAMELESS: Final = b"\x82\x60"
 _ENCODED_ID_BYTES: Final = 2 + ID_BYTES
 
-_known: dict[tuple[bytes | None, ...], _Make] = {}
+_known: dict[tuple[bytes | int | None, ...], _Make] = {}
 
 
 def read_leaf(data: bytes) -> tuple[tuple[str, Entry], ...] | None:
@@ -86,7 +91,7 @@ def _entries(data: bytes) -> tuple[tuple[str, Entry], ...] | None:
         key_count, dtype, head, ids, rest, inline, position, scale, shape, stored, container_position, container = (
             found.groups()
         )
-        form = (key_count, dtype, head, rest, inline and inline[:1], scale, shape, stored, container)
+        form = (key_count, dtype, head, rest, inline and len(inline), scale, shape, stored, container)
         make = _known.get(form) or _met(form, found[0])
         entries.append((name.decode(), make(_number(position or container_position), ids or inline)))
         last, at = name, found.end()
@@ -113,7 +118,7 @@ def _number(encoded: bytes) -> int:
     return int.from_bytes(encoded[1:]) if len(encoded) > 1 else encoded[0]
 
 
-def _met(form: tuple[bytes | None, ...], body: bytes) -> _Make:
+def _met(form: tuple[bytes | int | None, ...], body: bytes) -> _Make:
     """Learn a form from the first entry of it, which is decoded and checked in full.
 
     Raises:
@@ -139,7 +144,8 @@ def _maker(entry: Entry) -> _Make:
     assert isinstance(entry, TensorEntry)
     dtype, shape, cast = entry.dtype, entry.shape, (entry.stored, entry.scale)
     if entry.inline is not None:
-        return lambda position, inline: TensorEntry(position, dtype, shape, (), inline and inline[1:], *cast)
+        size_bytes = len(entry.inline)
+        return lambda position, inline: TensorEntry(position, dtype, shape, (), inline and inline[-size_bytes:], *cast)
     (piece,) = entry.pieces
     offsets, sizes, cuts = piece.offsets, piece.sizes, piece.cuts
 

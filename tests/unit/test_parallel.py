@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -120,6 +121,17 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
     _, status = os.waitpid(child, 0)
     threads.close()
     assert status == 0
+
+
+def test_tasks_that_run_tasks_in_the_same_threads_wait_for_nobody() -> None:
+    threads, done = Threads(2), SimpleQueue[int]()
+    threads.run(lambda tens: threads.run(lambda ones: done.put(10 * tens + ones), range(3)), range(4))
+    assert sorted(done.get_nowait() for _ in range(done.qsize())) == [
+        10 * tens + ones for tens in range(4) for ones in range(3)
+    ]
+    with pytest.raises(ZeroDivisionError):
+        threads.run(lambda _: threads.run(lambda number: 1 / number, [1, 0]), [1, 2])  # type: ignore[arg-type,return-value]
+    threads.close()
 
 
 class Buffer:
