@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex, Unpack
 
 from store.errors import Incompatible
+from store.naming.listed import listed
 from store.naming.tags import Better
 from store.upkeep.retention import Keep
 
@@ -129,13 +130,13 @@ class CheckpointManager(Branching, ByRank, Comparing, Exporting, LiveFiles, Look
         keep: Keep | None = None,
         save_dtype: str | Mapping[str, str] | None = None,
         threads: int | None = None,
-        allow: Sequence[str] = (),
+        allow: str | Sequence[str] = (),
         allow_pickle: bool = False,
         remote: str | Path | None = None,
         push_every: int | None = None,
         world_size: Stated = None,
         rank: Stated = None,
-        per_rank: Sequence[str] = (),
+        per_rank: str | Sequence[str] = (),
         check_replicas: bool = False,
         items: Mapping[str, ItemSpec] | None = None,
         strict_schema: bool = False,
@@ -150,21 +151,19 @@ class CheckpointManager(Branching, ByRank, Comparing, Exporting, LiveFiles, Look
         if capture not in {"copy", "overlap"}:
             raise Incompatible(f"capture is 'copy' or 'overlap', not {capture!r}")
         require_policy(keep)
-        if isinstance(per_rank, str):
-            raise Incompatible(f"per_rank is a list of names, as in per_rank=[{per_rank!r}]")
         self._schema = Schema(items or {}, strict_schema, exempt={GENERATORS})
         self._reports = Reports(on_event, in_background=async_save)
         precision = Precision(save_dtype, self._schema.dtypes)
         max_bytes = None if max_host_memory is None else parse_bytes(max_host_memory)
         wanted = remote_arguments(remote, push_every, s3)
         self._talk = joined(world_size, rank)
-        self._per_rank = {GENERATORS, *per_rank}
+        self._per_rank = {GENERATORS, *listed(per_rank)}
         self._checks_copies = check_replicas
         self._precision = precision
         where = (root, branch, threads)
         self._repo, self._binding = bound(*where) if self._talk is None else bound_together(self._talk, *where)
         self._link = linked(self._repo, wanted)
-        self._policy = Policy(allow_pickle=allow_pickle, classes=tuple(allow))
+        self._policy = Policy(allow_pickle=allow_pickle, classes=tuple(listed(allow)))
         self._staging = Staging(
             self._repo.threads, overlap=capture == "overlap", max_bytes=max_bytes, skip_unmodified=skip_unmodified
         )
@@ -209,8 +208,9 @@ class CheckpointManager(Branching, ByRank, Comparing, Exporting, LiveFiles, Look
     ) -> SaveFuture:
         """Commit a state to the bound branch.
 
-        Returns once the state is copied: it may be altered right away (with ``capture="overlap"`` by an optimizer's
-        step, or under :meth:`lock`). A save waits for the one before it, so memory stays within two copies of the
+        Returns once the state is copied and a worker has it: it may be altered right away (with ``capture="overlap"``
+        by an optimizer's step, or under :meth:`lock`), and is committed even if this process is killed then (with
+        ``"overlap"`` once it is copied). A save waits for the one before it, so memory stays within two copies of the
         state. The step may be lower than the last one's: runs roll back.
 
         If an earlier save has failed in the background, that failure is raised here, once — after *this* save has been
@@ -309,7 +309,8 @@ class CheckpointManager(Branching, ByRank, Comparing, Exporting, LiveFiles, Look
         self._stop_watching()
         self._await_final_push()
         self._give_up_snapshots()
-        self._recorder.close()
+        with self._recorder.push_turns.exclusively():  # a push of another thread reads what closes
+            self._recorder.close()
         self._staging.guard.close()
         self._abandoned.detach()
         self._recorder.raise_failure()

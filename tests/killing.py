@@ -139,6 +139,9 @@ class Staged:
     def order(self) -> tuple[Order, Arena]:
         return self._order, self._arena
 
+    def given(self) -> None:
+        pass
+
     def settle(self, outcome: Outcome) -> None:
         self.outcome = outcome
 

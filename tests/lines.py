@@ -40,6 +40,9 @@ class Line:
             raise RankLost(f"rank {sender} told rank {self.rank} nothing", failed_rank=sender) from None
         return decode(data)
 
+    def close(self) -> None:
+        """There is nothing to give up."""
+
 
 def talking(world_size: int, act: Callable[[Talk], Any]) -> list[Any]:
     """What each rank's part comes to, or the error that ends it."""

@@ -133,9 +133,16 @@ class Asked:
         self._order = Order(request, self.arena.number, **{"last": None, **order})
         self._outcome: Outcome | None = None
         self._ended = threading.Event()
+        self._is_given = threading.Event()
 
     def order(self) -> tuple[Order, Arena]:
         return self._order, self.arena
+
+    def given(self) -> None:
+        self._is_given.set()
+
+    def await_given(self) -> None:
+        assert self._is_given.wait(PATIENCE_S)
 
     def settle(self, outcome: Outcome) -> None:
         self._outcome = outcome

@@ -7,6 +7,7 @@ import click
 from store.errors import Conflict, NotFound
 from store.ids import CommitId, short
 from store.naming.refnames import BRANCHES, HEAD, REMOTES, branch_name, short_name
+from store.naming.renames import RENAME, told
 from store.repository import Repository
 
 from .commits import summary
@@ -109,10 +110,10 @@ def _delete(repo: Repository, name: str) -> None:
 def _rename(repo: Repository, old: str, new: str) -> None:
     """Made under the new name before the old one goes: a crash in between leaves both."""
     commit = _tip(repo, old)
-    repo.set_ref(branch_name(new), None, commit, "rename", f"from {old}")
+    repo.set_ref(branch_name(new), None, commit, RENAME, told(old))
     if old == repo.refs.head():
         repo.refs.set_head(new, f"renamed from {old}")
-    repo.delete_ref(branch_name(old), "rename")
+    repo.delete_ref(branch_name(old), RENAME)
     click.echo(f"branch {old} is now {new}, at {short(commit)}; `moonclip reflog {old}` still tells what it was")
 
 

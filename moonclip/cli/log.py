@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 import click
 
@@ -12,7 +12,8 @@ from store.history.growth import Added
 from store.history.walks import graph, simplified
 from store.ids import CommitId
 from store.index import CommitRow
-from store.naming.refnames import HEAD, branch_name
+from store.naming.refnames import BRANCHES, HEAD, branch_name, short_name
+from store.naming.renames import names_of
 from store.repository import Repository
 from store.upkeep.absences import expected_items
 
@@ -31,7 +32,7 @@ from .refs import RefNames, complete_branch, complete_revision, read_names
     "branches",
     multiple=True,
     metavar="NAME",
-    help="Only commits made on it.",
+    help="Only commits made on it, under whatever name it had.",
     shell_complete=complete_branch,
 )
 @click.option("--where", "conditions", multiple=True, metavar="CONDITION", help="Only such: 'loss<2.3', 'step>=1000'.")
@@ -72,10 +73,11 @@ def log(
         raise click.UsageError("--json goes with none of --graph, --oneline and --show")
     if oneline and keys is not None:
         raise click.UsageError("--show is one line for each commit already; leave out --oneline")
-    wanted = _wanted(branches, conditions, since, until)
     repo = open_store(ctx)
     names = read_names(repo.refs)
-    rows = _rows(repo, _tips(repo, revisions, branches, names, every_ref=every_ref), wanted, limit, linked=as_graph)
+    tips = _tips(repo, revisions, branches, names, every_ref=every_ref)
+    wanted = _wanted(_had_names(repo, branches), conditions, since, until)
+    rows = _rows(repo, tips, wanted, limit, linked=as_graph)
     added = Added(repo.reader, lambda commit, of: expected_items(commit, repo.absences, of)) if with_size else None
     if as_json:
         echo_json_list(_as_json(repo, row.id, names, added) for row in rows)
@@ -113,10 +115,10 @@ class _Wanted:
         return all(each.holds(commit) for each in self.conditions)
 
 
-def _wanted(branches: tuple[str, ...], conditions: tuple[str, ...], since: str | None, until: str | None) -> _Wanted:
+def _wanted(branches: frozenset[str], conditions: tuple[str, ...], since: str | None, until: str | None) -> _Wanted:
     now_ns = time.time_ns()
     return _Wanted(
-        frozenset(branches),
+        branches,
         [condition(text) for text in conditions],
         None if since is None else moment_ns(since, now_ns),
         None if until is None else moment_ns(until, now_ns),
@@ -130,6 +132,25 @@ def _tips(
     if every_ref:
         return tips + names.tips()
     return tips or [repo.resolve(HEAD)]
+
+
+def _had_names(repo: Repository, branches: tuple[str, ...]) -> frozenset[str]:
+    """The names under which commits of branches were made.
+
+    Reflogs tell of renames, but no clone has them: a name that a tip says, and no branch has had, is its branch's.
+    """
+    had = {branch: names_of(repo.refs, branch) for branch in branches}
+    said = {_said_name(repo, branch) for branch in branches} - set(chain(*had.values()))
+    if said:
+        said -= {name for ref in repo.refs.names(f"{BRANCHES}/") for name in names_of(repo.refs, short_name(ref))}
+    return frozenset(chain(said, *had.values()))
+
+
+def _said_name(repo: Repository, branch: str) -> str:
+    """The branch that its tip was made on."""
+    tip = repo.refs.read(branch_name(branch))
+    row = None if tip is None else repo.lookup.commit(tip)
+    return branch if row is None else row.branch
 
 
 def _rows(

@@ -17,6 +17,7 @@ from store.errors import Conflict, Incompatible, NotFound
 from store.format.entries import TensorEntry
 from store.format.objects import Commit
 from store.ids import CommitId, short
+from store.naming.listed import listed
 from store.naming.refnames import tag_name
 from store.repository import Repository
 
@@ -60,13 +61,13 @@ class StorageReader(TorchReader):
         rev: str | None = None,
         *,
         branch: str | None = None,
-        allow: Sequence[str] = (),
+        allow: str | Sequence[str] = (),
         allow_pickle: bool = False,
     ) -> None:
         self._root = Path(root).absolute()
         self._rev = rev
         self._branch = branch
-        self._policy = Policy(allow_pickle=allow_pickle, classes=tuple(allow))
+        self._policy = Policy(allow_pickle=allow_pickle, classes=tuple(listed(allow)))
         self._load: _Load | None = None
         self.checkpoint_id: CheckpointId | None = None
 

@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from store.errors import Incompatible
+from store.naming.listed import listed
 from store.naming.refnames import branch_name
 from store.saving.apart import Apart
 
@@ -65,7 +66,7 @@ class StorageWriter(TorchWriter):
         *,
         branch: str | None = None,
         overwrite: bool = False,
-        allow: Sequence[str] = (),
+        allow: str | Sequence[str] = (),
         allow_pickle: bool = False,
     ) -> None:
         if branch is not None:
@@ -73,7 +74,7 @@ class StorageWriter(TorchWriter):
         self._root = Path(root).absolute()  # a script may change its working directory
         self._branch = branch
         self._overwrite = overwrite
-        self._policy = Policy(allow_pickle=allow_pickle, classes=tuple(allow))
+        self._policy = Policy(allow_pickle=allow_pickle, classes=tuple(listed(allow)))
         self._next_id: CheckpointId | None = None
         self._save: _Save | None = None
         self.checkpoint_id: CheckpointId | None = None

@@ -23,6 +23,7 @@ from ..state.refusals import located
 from .elsewhere import NOWHERE, Elsewhere
 from .lazy import LazySource, LazyTensor
 from .matching import Match, is_closed
+from .nearby import item_elsewhere, telling_where_else
 from .numbering import Parameters, parameter_names
 from .plans import Plan
 from .reading import read
@@ -101,7 +102,7 @@ def load(
 
     Cost: proportional to the bytes that are wanted; trees aside, nothing else is read.
     """
-    with collector_paused():
+    with collector_paused(), telling_where_else(repo, commit):
         return _load(repo, commit, wanted, policy, require)
 
 
@@ -144,8 +145,9 @@ def load_lazily(source: LazySource, commit: Commit, wanted: Wanted, policy: Poli
     """
     if wanted.into is not None:
         raise Incompatible("lazy tensors read when they are looked at, so there can be no targets; pass one of the two")
-    stored, _ = _stored(source.repo, commit, wanted)
-    names = None if wanted.names is None else names_matching(stored, wanted.names)
+    with telling_where_else(source.repo, commit):
+        stored, _ = _stored(source.repo, commit, wanted)
+        names = None if wanted.names is None else names_matching(stored, wanted.names)
     plans = [
         Plan(
             item,
@@ -185,7 +187,8 @@ def load_tensors(
     """
     loading = loading or Loading()
     items = [_without_values(read_item(repo, commit, item)) for item in commit.items]
-    found = names_matching(items, names)
+    with telling_where_else(repo, commit):
+        found = names_matching(items, names)
     plans = [Plan(item, Match(item.name), found[item.name], policy) for item in items if item.name in found]
     with loading.phase("read"):
         _read(repo, plans, loading, verify_hash=verify_hash)
@@ -227,7 +230,10 @@ def _stored(repo: Repository, commit: Commit, wanted: Wanted) -> tuple[list[Stor
         if item in wanted.optional:
             _log.warning("commit %s has no %s: it stays as it is; give it to save, too", short(commit.id), item)
     lacking = [item for item in absent if item not in wanted.optional] if wanted.strict else []
-    problems = [f"{item}: no such item in the commit, which has {', '.join(commit.items)}" for item in lacking]
+    problems = [
+        f"{item}: no such item in the commit, which has {', '.join(commit.items)}{item_elsewhere(repo, commit, item)}"
+        for item in lacking
+    ]
     return [read_item(repo, commit, item) for item in here], problems
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from store import comparing as diffing
 from store.comparing import ItemDiff, ValueDiff, merging
+from store.naming.listed import listed
 from store.naming.refnames import HEAD
 from store.repository import Repository
 
@@ -65,7 +66,7 @@ class Comparing:
             Corrupt: something is damaged; the message names the tensor or value.
         """
         self._recorder.wait()
-        selection = Selection([names] if isinstance(names, str) else names)
+        selection = Selection(listed(names))
         ends = (self._repo.resolve(rev, self._binding.branch) for rev in (before, after))
         found = diffing.diff(self._repo, *ends, is_wanted=selection, measured=measured)
         selection.require_met()
@@ -117,7 +118,7 @@ class Comparing:
                 commits=[self._repo.resolve(rev, self._binding.branch) for rev in revisions],
                 branch=self._binding.branch if branch is None else branch,
                 weights=weights,
-                items=[items] if isinstance(items, str) else items,
+                items=listed(items),
                 message=message or f"Average of {', '.join(revisions)}",
                 take_first=take_first,
             )

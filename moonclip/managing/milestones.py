@@ -9,9 +9,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, SupportsFloat
 
 from store.errors import DeadlinePassed, Incompatible, MoonclipError, PushFailed, SaveFailed
+from store.format.canonical import Node
 from store.limits import FINAL_REPACK_BYTES
 from store.naming.refnames import tag_name
-from store.naming.tags import Better
+from store.naming.tags import Better, is_lower_better
 from store.repack import repack
 from store.repository import Repository
 
@@ -47,7 +48,7 @@ class Milestones:
         metric: SupportsFloat | None,
         *objects: Any,
         metric_name: str = "val_loss",
-        lower_is_better: bool = True,
+        lower_is_better: bool | None = None,
         tag: str = BEST,
         metadata: Mapping[str, Any] | None = None,
         message: str = "",
@@ -59,9 +60,9 @@ class Milestones:
             mgr.save_best(step, val_loss, model=model, optimizer=optimizer)
             mgr.load("best", model=model)
 
-        The tag's commit remembers the metric, so the best is known to whoever opens the store next; a save that failed
-        never was the best. It waits for the saves under way. If another run saves something better under the same tag
-        meanwhile, the tag stays there.
+        The tag's commit remembers the metric and which way is better, so the best is known to whoever opens the store
+        next; a save that failed never was the best. It waits for the saves under way. If another run saves something
+        better under the same tag meanwhile, the tag stays there.
 
         Args:
             step: training step.
@@ -69,7 +70,8 @@ class Milestones:
                 may give ``None``.
             *objects: model, optimizer, scheduler and scaler may be given by position.
             metric_name: what the number is called in the commit's metadata.
-            lower_is_better: whether it is a loss; else the higher the better.
+            lower_is_better: whether it is a loss; else the higher the better. If ``None``, as the tag's commit says, or
+                for the first: true.
             tag: name of the tag; a branch of experiments may want one of its own.
             metadata: more values to keep with the commit.
             message: what a person should know of it.
@@ -80,7 +82,7 @@ class Milestones:
             The commit's hex id once it is durable; ``None`` if the metric is no better.
 
         Raises:
-            Conflict: the tag exists, and its commit says nothing of such a metric.
+            Conflict: the tag exists, and its commit says nothing of such a metric, or was the best the other way round.
             Incompatible: the metric is no number; or see :meth:`save`, which raises more.
             SaveFailed: an earlier save failed.
         """
@@ -88,11 +90,10 @@ class Milestones:
         given = placed(objects, items)
         with self._recorder.exclusively():
             self._recorder.wait()
-            best = self._said_by_rank_0(lambda: self._if_best(metric, metric_name, tag, lower=lower_is_better))
-        if best is None:
+            better = self._said_by_rank_0(lambda: self._if_better(metric, metric_name, tag, is_lower=lower_is_better))
+        if better is None:
             return None
-        said = {**(metadata or {}), metric_name: best}
-        better = Better(metric_name, best, lower_is_better)
+        said = {**(metadata or {}), **better.metadata()}
         return self.save(tag, step=step, metadata=said, message=message, overwrite=better, rng=rng, **given)
 
     def save_final(
@@ -169,25 +170,29 @@ class Milestones:
         self._recorder.raise_failure()  # its own: the future's would be told once more
         return future.result()
 
-    def _said_by_rank_0(self, choose: Callable[[], float | None]) -> float | None:
+    def _said_by_rank_0(self, choose: Callable[[], Better | None]) -> Better | None:
         if self._talk is None:
             return choose()
 
-        def spelled() -> str | None:  # ranks exchange no floats
+        def spelled() -> Node:  # ranks exchange no floats
             chosen = choose()
-            return None if chosen is None else chosen.hex()
+            return None if chosen is None else [chosen.key, chosen.number.hex(), chosen.is_lower]
 
         said = self._talk.decide(spelled)
-        return None if said is None else float.fromhex(said)
+        return None if said is None else Better(said[0], float.fromhex(said[1]), said[2])
 
-    def _if_best(self, metric: Any, name: str, tag: str, *, lower: bool) -> float | None:
+    def _if_better(self, metric: Any, name: str, tag: str, *, is_lower: bool | None) -> Better | None:
         """A metric as a number, if it is better than the tag's."""
         number = _number(metric, name)
         if not math.isfinite(number):
             _log.warning("%s is %s, which is never best: nothing was saved", name, number)
             return None
         best = self._repo.refs.read(tag_name(tag))
-        return number if Better(name, number, lower).beats(self._repo, best, tag) else None
+        if is_lower is None:
+            known = is_lower_better(self._repo, best, name)
+            is_lower = True if known is None else known
+        better = Better(name, number, is_lower)
+        return better if better.beats(self._repo, best, tag) else None
 
     def _earlier_failure(self, step: int | None, until: float | None) -> MoonclipError | None:
         with self._recorder.exclusively():  # a callback of a Future, which would wait for itself, is told so

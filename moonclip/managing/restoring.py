@@ -9,6 +9,7 @@ from typing import Any, Literal
 from store.errors import Incompatible
 from store.format.objects import Commit
 from store.ids import short
+from store.naming.listed import listed
 from store.naming.refnames import branch_name
 
 from ..capture.staging import Staging
@@ -114,8 +115,8 @@ class Restoring(Aliases, Syncing, Upkeep):
         rev: Revision | None = None,
         *objects: Any,
         into: Mapping[str, Any] | None = None,
-        items: Sequence[str] | None = None,
-        names: Sequence[str] | None = None,
+        items: str | Sequence[str] | None = None,
+        names: str | Sequence[str] | None = None,
         strict: bool = True,
         verify: Literal["fast", "full"] = "fast",
         lazy: bool = False,
@@ -129,8 +130,8 @@ class Restoring(Aliases, Syncing, Upkeep):
             into: targets by item: objects with ``load_state_dict``, or templates. Tensors in them are overwritten and
                 stay the objects they are, so do dicts and lists. ``None``, and an empty dict or list, takes whatever
                 is stored in its place. Without it everything is built anew, tensors on the CPU.
-            items: names or globs of items; all (or those of ``into``) if ``None``.
-            names: names or globs of tensors and values, ``item::path/of/name``, or without ``item::`` in any item.
+            items: name or glob of items, or several; all (or those of ``into``) if ``None``.
+            names: likewise of tensors and values, ``item::path/of/name``, or without ``item::`` in any item.
             strict: whether names and dtypes have to agree exactly. If not, names that only one side has are passed
                 over (and logged), and tensors are cast where that keeps their kind of number. Shapes always have to
                 agree.
@@ -153,7 +154,8 @@ class Restoring(Aliases, Syncing, Upkeep):
         if given:
             into = gathered(into, given, rng=False)
         owned = None if into is None else self._owned(into, strict=strict)
-        wanted = Wanted(owned, items, names, strict, verifies_hash(verify), self._schema.resharders)
+        verify_hash = verifies_hash(verify)
+        wanted = Wanted(owned, listed(items), listed(names), strict, verify_hash, self._schema.resharders)
         if lazy:
             return self._loaded_lazily(rev, wanted)
         loaded = self._loaded(rev, wanted)
@@ -198,8 +200,8 @@ class Restoring(Aliases, Syncing, Upkeep):
         """Read some tensors only, by full name.
 
         Args:
-            names: names or globs, ``item::path/of/name``, or without ``item::`` in any item; a container's name asks
-                for all tensors in it.
+            names: name or glob, or several, ``item::path/of/name``, or without ``item::`` in any item; a container's
+                name asks for all tensors in it.
             rev: the commit; the bound branch's tip if ``None``.
             verify: how much is checked, see :meth:`load`.
 
@@ -210,7 +212,7 @@ class Restoring(Aliases, Syncing, Upkeep):
             NotFound: the revision, or a name, is not there. Corrupt: stored bytes are damaged.
         """
         verify_hash = verifies_hash(verify)
-        wanted = [names] if isinstance(names, str) else names
+        wanted = listed(names)
         with self._reports.loading() as loading:
             with loading.phase("wait"):
                 loading.commit = self._agreed(rev)

@@ -1,9 +1,11 @@
 """What a manager does with remotes: pushing to them, and getting from them what is not here."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from store.errors import Incompatible
+from store.naming.listed import listed
 from store.remotes.configured import remotes
 from store.remotes.remote import Remote, open_remote
 from store.repository import Repository
@@ -47,8 +49,8 @@ class Syncing:
     ) -> "Pushed":
         """Bring branches to a remote, with all that they reach and it lacks, after waiting for pending saves.
 
-        It may be cut off at any time: the remote's branches move last, and another push sends only what is left. Saves
-        of other threads wait meanwhile.
+        It may be cut off at any time: the remote's branches move last, and another push sends only what is left. Other
+        threads save meanwhile; what they make is for the next push, which waits for this one.
 
         Args:
             remote: name of the remote; the manager's own if ``None``.
@@ -69,20 +71,17 @@ class Syncing:
         """
         from store.remotes.pushing.push import push
 
-        named = [self._binding.branch] if branches is None and not all else _names(branches)
-        with self._recorder.exclusively():
-            self._recorder.wait()
-            self._recorder.await_pushes()
-            with self._opened(remote) as opened:
-                done = push(
-                    self._repo,
-                    opened,
-                    named,
-                    every=all,
-                    tags=_names(tags),
-                    force_with_lease=force_with_lease,
-                    dry_run=dry_run,
-                )
+        named = [self._binding.branch] if branches is None and not all else listed(branches or ())
+        with self._pushing_alone(), self._opened(remote) as opened:
+            done = push(
+                self._repo,
+                opened,
+                named,
+                every=all,
+                tags=listed(tags),
+                force_with_lease=force_with_lease,
+                dry_run=dry_run,
+            )
         if not dry_run:
             require_taken(done)
         return done
@@ -96,7 +95,7 @@ class Syncing:
         remote: str | None = None,
         branches: str | Sequence[str] | None = None,
         *,
-        items: Sequence[str] | None = None,
+        items: str | Sequence[str] | None = None,
         depth: int | None = None,
         lazy: bool | None = None,
         prune: bool = False,
@@ -109,7 +108,7 @@ class Syncing:
         Args:
             remote: name of the remote; the manager's own if ``None``.
             branches: name or names; all if ``None``.
-            items: names of the items to get; all if ``None``. Others can be got later.
+            items: name or names of the items to get; all if ``None``. Others can be got later.
             depth: get the content of so many newest commits only; of older ones just the history.
             lazy: get no content, only history: what is read later is got then. If ``None``, unless items are named, as
                 the remote is configured; one that an empty store was resumed from is lazy.
@@ -131,8 +130,8 @@ class Syncing:
             return fetch(
                 self._repo,
                 opened,
-                _names(branches),
-                items=items,
+                listed(branches or ()),
+                items=listed(items),
                 depth=depth,
                 lazy=lazy,
                 prune=prune,
@@ -140,7 +139,7 @@ class Syncing:
             )
 
     def pull(
-        self, remote: str | None = None, *, items: Sequence[str] | None = None, depth: int | None = None
+        self, remote: str | None = None, *, items: str | Sequence[str] | None = None, depth: int | None = None
     ) -> "Pulled":
         """Get the bound branch from a remote and move it on to there. Loads nothing: :meth:`resume` does.
 
@@ -166,7 +165,7 @@ class Syncing:
             self._recorder.wait()
             branch = self._binding.branch
             with self._opened(remote) as opened:
-                done = pull(self._repo, opened, branch, items=items, depth=depth)
+                done = pull(self._repo, opened, branch, items=listed(items), depth=depth)
             self._binding.bind(branch, done.new)
             return done
 
@@ -198,6 +197,16 @@ class Syncing:
 
     # --- how --------------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _pushing_alone(self) -> Iterator[None]:
+        """Once what was saved is durable, and other pushes have ended. No turn is held: no save waits for a remote."""
+        with self._recorder.push_turns.exclusively(), ExitStack() as beside_saves:
+            with self._recorder.exclusively():
+                self._recorder.wait()
+                beside_saves.enter_context(self._recorder.pushing())
+            self._recorder.await_pushes()
+            yield
+
     def _bring(self, branch: str | None, rev: str | None, items: Sequence[str]) -> None:
         """Get from the manager's remote what a resume needs, if there is no branch here yet."""
         if self._link is None or self._repo.read_only or branches_of(self._repo):
@@ -219,7 +228,3 @@ class Syncing:
         if name is None:
             name = link.remote if link is not None else default_remote(self._repo)
         return open_remote(self._repo, name, keys=link.keys if link is not None and link.remote == name else None)
-
-
-def _names(given: str | Sequence[str] | None) -> list[str]:
-    return [given] if isinstance(given, str) else list(given or ())

@@ -12,6 +12,7 @@ from store.format.objects import Commit
 from store.fsck import Report, fsck
 from store.gc import Collected, collect
 from store.ids import CommitId
+from store.naming.listed import listed
 from store.repack import Goal, Repacked, repack
 from store.repository import Repository
 from store.upkeep.prune import Drop, Pruner
@@ -59,9 +60,9 @@ class Upkeep:
         self,
         keep: Keep | None = None,
         *,
-        items: Sequence[str] = (),
+        items: str | Sequence[str] = (),
         older_than: timedelta | int | None = None,
-        branches: Sequence[str] = (),
+        branches: str | Sequence[str] = (),
         dry_run: bool = False,
     ) -> list[Dropped]:
         """Drop the content of commits that a policy does not keep, or items of older commits. History stays.
@@ -73,9 +74,9 @@ class Upkeep:
 
         Args:
             keep: the policy.
-            items: names of the items to drop, instead of whole commits.
+            items: name or names of the items to drop, instead of whole commits.
             older_than: of commits older than that, or of all but so many newest of each branch.
-            branches: names of the branches that lose something; all if there are none.
+            branches: name or names of the branches that lose something; all if there are none.
             dry_run: only say what would be dropped.
 
         Returns:
@@ -91,7 +92,8 @@ class Upkeep:
             raise Incompatible("prune takes either a policy, as in prune(Keep(last=3)), or items and older_than")
         self._recorder.wait()
         pruner = Pruner(self._repo)
-        drops = pruner.by_policy(keep, branches) if keep else pruner.items(items, older_than or 0, branches)
+        on = listed(branches)
+        drops = pruner.by_policy(keep, on) if keep else pruner.items(listed(items), older_than or 0, on)
         drops = measured(self._repo, drops)
         return [_told(drop) for drop in (drops if dry_run else pruner.apply(drops))]
 

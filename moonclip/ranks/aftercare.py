@@ -1,7 +1,7 @@
 """What rank 0 does after saves, when all ranks have been told of them: it drops what is not kept, and pushes."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from store.errors import PushFailed
 from store.ids import CommitId
@@ -63,6 +63,10 @@ class Aftercare:
         self._tidier.prune()
         if not self._collector.is_running and self._tidier.takes_gc():
             self._collector.start()
+
+    def by_hand(self) -> AbstractContextManager[None]:
+        """No push follows what is saved meanwhile."""
+        return nullcontext() if self._pushes is None else self._pushes.by_hand()
 
     def await_room(self) -> None:
         """Wait while the remote is too far behind, and getting on."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from store.errors import Corrupt, Incompatible, RankLost
+from store.errors import Corrupt, Incompatible, MoonclipError, RankLost
 from store.format.canonical import Node, decode
 from store.limits import MAX_RANK_MESSAGE_BYTES, RANK_TIMEOUT_SECONDS
 
@@ -60,7 +60,9 @@ class Group:
         c10d: Any = dist.distributed_c10d  # groups that its public calls make end with destroy_process_group
         store = c10d.PrefixStore(f"moonclip/{next(_groups)}", c10d._get_default_store())  # noqa: SLF001
         try:
-            self._gloo: Any = c10d.ProcessGroupGloo(store, rank, world_size, timedelta(seconds=RANK_TIMEOUT_SECONDS))
+            self._gloo: Any | None = c10d.ProcessGroupGloo(
+                store, rank, world_size, timedelta(seconds=RANK_TIMEOUT_SECONDS)
+            )
         except RuntimeError as error:
             raise RankLost(f"rank {rank} could not reach the others: {_brief(error)}") from error
 
@@ -80,12 +82,14 @@ class Group:
 
         Raises:
             RankLost: the rank cannot be reached.
+            MoonclipError: the lines are closed.
         """
+        gloo = self._opened()
         data = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         tag = _tag(kind, number)
         try:
-            self._gloo.send([torch.tensor([data.numel()])], to, tag).wait()
-            self._gloo.send([data], to, tag).wait()
+            gloo.send([torch.tensor([data.numel()])], to, tag).wait()
+            gloo.send([data], to, tag).wait()
         except RuntimeError as error:
             raise _lost(to, error) from error
 
@@ -95,18 +99,33 @@ class Group:
         Raises:
             RankLost: the rank ended, or sent nothing for ``RANK_TIMEOUT_SECONDS``.
             Corrupt: what it sent is no message.
+            MoonclipError: the lines are closed.
         """
+        gloo = self._opened()
         tag = _tag(kind, number)
         size = torch.zeros(1, dtype=torch.int64)
         try:
-            self._gloo.recv([size], sender, tag).wait()
+            gloo.recv([size], sender, tag).wait()
             if not 0 < size.item() <= MAX_RANK_MESSAGE_BYTES:
                 raise Corrupt(f"a message of {size.item()} bytes from rank {sender}")
             data = torch.empty(int(size.item()), dtype=torch.uint8)
-            self._gloo.recv([data], sender, tag).wait()
+            gloo.recv([data], sender, tag).wait()
         except RuntimeError as error:
             raise _lost(sender, error) from error
         return decode(data.numpy().tobytes(), f"message of rank {sender}")
+
+    def close(self) -> None:
+        """Give up sockets and threads, once nobody waits for a message on them; again does nothing.
+
+        What was sent is received all the same. Other ranks that go on talking to this one are told that it is gone.
+        """
+        self._gloo = None  # torch ends them with the last reference: a thread that still waits holds one
+
+    def _opened(self) -> Any:
+        gloo = self._gloo
+        if gloo is None:
+            raise MoonclipError("this manager is closed, and with it the lines to other ranks; open another")
+        return gloo
 
 
 def _tag(kind: int, number: int) -> int:

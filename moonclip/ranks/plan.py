@@ -9,7 +9,7 @@ from store.format.canonical import Node, encode
 from store.format.casts import SCALED
 
 from ..sharding.writers import Holding, Name, share_out
-from .stages import Group, Groups, Joined, joined
+from .stages import Groups, Joined, ParameterGroup, joined
 
 
 class Offer(NamedTuple):
@@ -46,7 +46,7 @@ class Offer(NamedTuple):
             Name(item, entry): Holding(dtype, tuple(shape), _boxes(boxes), stored, by_row)
             for item, entry, dtype, shape, boxes, stored, by_row in node["held"]
         }
-        groups = {item: tuple(map(Group.decode, given)) for item, given in node["groups"].items()}
+        groups = {item: tuple(map(ParameterGroup.decode, given)) for item, given in node["groups"].items()}
         return cls(holdings, tuple(Name(*name) for name in node["others"]), groups, node["together"])
 
     @property

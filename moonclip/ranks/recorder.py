@@ -67,6 +67,7 @@ class RankRecorder:
     Attributes:
         last_wait_ns: how long the last save waited for the one before it.
         last_blocked_ns: how long it took its caller beyond that.
+        push_turns: whose turn it is to push.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class RankRecorder:
         self._aftercare = aftercare
         self._in_background = in_background
         self._turns = Turns(lambda: self._running is threading.current_thread())
+        self.push_turns = self._turns.for_others()
         self._number = 0
         self._running: threading.Thread | None = None
         self._untold = Untold()
@@ -176,6 +178,12 @@ class RankRecorder:
         """Wait until the pushes that have come due have ended, on rank 0. Raises nothing for those that failed."""
         if self._turns.is_owner:
             self._aftercare.await_pushes()
+
+    @contextmanager
+    def pushing(self) -> Iterator[None]:
+        """Push inside of this, entered in a turn that ends before: saves go on, and no push follows them meanwhile."""
+        with self._turns.aside(), self._aftercare.by_hand():
+            yield
 
     def hurry(self) -> None:
         """From now on no save waits for the remote."""
@@ -313,7 +321,7 @@ class RankRecorder:
         try:
             if self._group.rank == 0:
                 with self._chooser.publishing(wish) as publisher, self._aftercare.making_way():
-                    lead(self._group, number, part, publisher.publish, publisher.judge, tell)
+                    lead(self._group, number, part, publisher.publish, publisher.judge, tell, unknown)
                 if publisher.commit is not None and part.saved is not None:
                     stored_bytes = part.saved.counts.stored_bytes * self._group.world_size
                     self._aftercare.follow(wish, publisher.branch, publisher.commit, stored_bytes)
@@ -350,6 +358,7 @@ class RankRecorder:
         """All saves have ended, and there will be no more."""
         self._repo.close()
         self._staging.close()
+        self._group.close()
         self._memory = None
         if not self._untold and not self._aftercare.has_failure:  # else the exit handler still has something to tell
             leaving.spare(self)

@@ -5,11 +5,12 @@ it, whose failure it was, and nothing is published.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from store.errors import MoonclipError, PartsOutdated, RankLost
 from store.format.canonical import Node
@@ -25,6 +26,10 @@ from store.saving.shards import RankItem
 
 from .group import OUTCOME, VERDICT, Group
 from .messages import encoded, error_of, told
+
+_PARTING_SECONDS: Final = 10.0
+"""How long rank 0 waits, after a save that failed, for ranks that still store. A thread that hears from one while the
+interpreter shuts down aborts the process."""
 
 
 class Verdict(NamedTuple):
@@ -141,6 +146,7 @@ def lead(
     publish: Callable[[], None],
     judge: Callable[[BaseException | None], Verdict],
     tell: Callable[[Verdict], None],
+    lost: Verdict,
 ) -> None:
     """Rank 0's side of a save.
 
@@ -151,8 +157,9 @@ def lead(
         publish: commits what all have stored.
         judge: what follows, from the error that ended it, if one did.
         tell: told of the verdict, after the others; storing may still go on then.
+        lost: the verdict if ``judge`` gives none, but for the error.
 
-    Returns once rank 0 stores no more.
+    Returns once rank 0 stores no more, and has heard from the others, if they do not take long.
     """
     again: Sequence[int] | None = None
     for attempt in range(RANK_ATTEMPTS):
@@ -162,8 +169,11 @@ def lead(
             target=_store_into, args=(outcomes, part, _has_to_store(0, again), attempt > 0), daemon=True
         )
         own.start()
-        for rank in group.others:
-            threading.Thread(target=_hear, args=(group, rank, tag, outcomes), daemon=True).start()
+        hearing = [
+            threading.Thread(target=_hear, args=(group, rank, tag, outcomes), daemon=True) for rank in group.others
+        ]
+        for thread in hearing:
+            thread.start()
         failed = _first_failure(outcomes, group.world_size)
         error = part.error or (None if failed is None else error_of(failed))
         if error is None:
@@ -177,11 +187,29 @@ def lead(
                 error = outdated
             except BaseException as raised:  # noqa: BLE001 - whatever ends it ends the save of all
                 error = raised
-        verdict = judge(error)
+        verdict = _judged(judge, error, lost)
         _tell_all(group, tag, verdict.encode(group.rank))
         tell(verdict)
         own.join()
+        _join_all(hearing, _PARTING_SECONDS)
         return
+
+
+def _join_all(threads: Sequence[threading.Thread], within_s: float) -> None:
+    until = time.monotonic() + within_s
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _judged(judge: Callable[[BaseException | None], Verdict], error: BaseException | None, lost: Verdict) -> Verdict:
+    """The verdict, whatever keeps it from being found: the others wait for one."""
+    try:
+        return judge(error)
+    except BaseException as raised:  # noqa: BLE001 - it ends the save of all
+        if error is None:
+            return lost._replace(error=raised)
+        error.add_note(f"What follows from that could not be settled: {type(raised).__name__}: {raised}")
+        return lost._replace(error=error)
 
 
 def follow(group: Group, number: int, part: RankPart, tell: Callable[[Verdict], None], lost: Verdict) -> None:

@@ -21,7 +21,7 @@ from ..state.wrappers import bare
 _OWN: Final = frozenset({"params", "param_names"})
 
 
-class Group(NamedTuple):
+class ParameterGroup(NamedTuple):
     """A group of one rank's optimizer.
 
     Attributes:
@@ -39,13 +39,13 @@ class Group(NamedTuple):
         return [list(self.names), self.is_named, self.settings]
 
     @classmethod
-    def decode(cls, node: Node) -> "Group":
+    def decode(cls, node: Node) -> "ParameterGroup":
         """Inverse of :meth:`encode`."""
         names, is_named, settings = node
         return cls(tuple(names), is_named, settings)
 
 
-Groups = tuple[Group, ...]
+Groups = tuple[ParameterGroup, ...]
 Joined = Mapping[str, Sequence[Sequence[str]]]
 """By optimizer, names of the parameters of all ranks in each group; only where these differ."""
 
@@ -60,7 +60,7 @@ def groups_of(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Gro
     own = _names(optimizer, names)
     numbers = iter(range(sum(len(group["params"]) for group in optimizer.param_groups)))
     return tuple(
-        Group(
+        ParameterGroup(
             tuple(str(next(numbers)) for _ in group["params"]) if own is None else own[place],
             own is not None,
             _settings(group),
@@ -160,7 +160,7 @@ def _joined(item: str, given: Sequence[tuple[int, Groups]]) -> list[list[str]]:
     return [list(dict.fromkeys(name for _, groups in given for name in groups[at].names)) for at in groups_at]
 
 
-def _beside(group: Mapping[str, Any], named: Group) -> dict[str, Any]:
+def _beside(group: Mapping[str, Any], named: ParameterGroup) -> dict[str, Any]:
     others = {key: value for key, value in group.items() if key != "params"}
     return {**others, "param_names": list(named.names), "params": group["params"]}
 

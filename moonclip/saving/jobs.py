@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 
 from store.errors import MoonclipError, NotUnchanged, SaveFailed
 from store.ids import CommitId
@@ -26,8 +27,8 @@ class SaveFuture(Future[str]):
 
     Attributes:
         profile: where the time went, in seconds by phase, complete once it is done: ``wait`` (for the save before),
-            ``flatten`` and ``capture`` as they blocked the caller, ``written`` from the hand-over until the save was
-            durable, ``finalize`` if there is such a callback; beside these, the engine's own phases.
+            ``flatten``, ``capture`` and ``handover`` as they blocked the caller, ``written`` from the hand-over until
+            the save was durable, ``finalize`` if there is such a callback; beside these, the engine's own phases.
         counts: chunks and bytes, likewise; ``None`` if it did not come to that.
         commit: the commit's hex id, once it is made: also where the Future has an error because something failed that
             comes after it.
@@ -56,6 +57,7 @@ class SaveJob:
         on_commit: told of the commit.
         on_failure: told of what went wrong, before the Future is.
         submit: has a save made in the background.
+        is_awaited: whether its caller waits until a worker has it: all is captured, and there is such a process.
         finalize: told of the commit once it is published, before the Future is; ``None`` if nobody is.
         future: what the caller holds.
     """
@@ -70,9 +72,12 @@ class SaveJob:
     on_commit: Callable[[CommitId], None]
     on_failure: Callable[[SaveFailed], None]
     submit: Callable[["SaveJob"], None]
+    is_awaited: bool = False
     finalize: Callable[[CommitId], None] | None = None
     future: SaveFuture = field(default_factory=SaveFuture)
     _handed_over_ns: int = 0
+    _is_given: bool = False
+    _gifts: "SimpleQueue[None]" = field(default_factory=SimpleQueue)  # no handler of a signal finds it half locked
 
     def order(self) -> tuple[Order, Arena]:
         """Wait until the state is captured.
@@ -91,11 +96,23 @@ class SaveJob:
         last = self.last if self.capture.keeps_last else None
         return Order(self.request, arena.number, last, self.tag, self.overwrite, self.keep), arena
 
+    def given(self) -> None:
+        """Hear that a worker has it, and makes it even if this process is killed; or that there is none."""
+        if self.is_awaited and not self._is_given:
+            self.future.profile["handover"] = (time.perf_counter_ns() - self._handed_over_ns) / 1e9
+        self._let_go()
+
+    def await_given(self) -> None:
+        """Wait for that, unless it is still being captured; then it is given away once it is."""
+        if self.is_awaited:
+            self._gifts.get()
+
     def settle(self, outcome: Outcome) -> None:
         """Tell whoever waits what became of it.
 
         A save that was refused because the store no longer has what it calls unchanged is made again, with the bytes.
         """
+        self._let_go()  # it may have ended before there was anything to give
         if isinstance(outcome.error, NotUnchanged) and self.capture.fill is not None:
             try:
                 self.capture.fill()
@@ -111,6 +128,11 @@ class SaveJob:
         failure = failure_of(self.request.step, fault, self.future.commit)
         self.on_failure(failure)
         self.future.set_exception(failure)
+
+    def _let_go(self) -> None:
+        if not self._is_given:
+            self._is_given = True
+            self._gifts.put(None)
 
     def conclude(self, outcome: Outcome) -> BaseException | None:
         """Draw the conclusions for the saves that follow, and tell of a commit.

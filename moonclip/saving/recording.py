@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +54,7 @@ class Recorder:
     Attributes:
         last_wait_ns: how long the last save waited for the one before it.
         last_blocked_ns: how long it took its caller beyond that.
+        push_turns: whose turn it is to push.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Recorder:
         self._schema = schema or Schema()
         self._gate = gate or Gate(repo, policy)
         self._turns = Turns(lambda: self._client is not None and self._client.is_current)
+        self.push_turns = self._turns.for_others()
         self._staging = staging
         self._last: CommitId | None = None
         self._untold = Untold()
@@ -141,6 +143,12 @@ class Recorder:
         """Wait until the pushes that have come due have ended. Raises nothing for those that failed."""
         if self._pushes is not None and self._waits_for_others:
             self._pushes.await_all()
+
+    @contextmanager
+    def pushing(self) -> Iterator[None]:
+        """Push inside of this, entered in a turn that ends before: saves go on, and no push follows them meanwhile."""
+        with self._turns.aside(), nullcontext() if self._pushes is None else self._pushes.by_hand():
+            yield
 
     def hurry(self) -> None:
         """From now on no save waits for the remote."""
@@ -270,6 +278,7 @@ class Recorder:
             on_commit=self._note_commit,
             on_failure=self._untold.add,
             submit=self._hand_over,
+            is_awaited=self._client is not None and capture.is_done,
             finalize=self._gate.finalize,
             future=wish.future,
         )
@@ -279,6 +288,8 @@ class Recorder:
             self._save_here(job)
             return
         self._client.submit(job)
+        if not self._client.is_current:
+            job.await_given()
         has_failed = job.future.exception() is not None if self._client.is_drained else False
         if has_failed or (self._client.is_drained and self._pushes is not None and self._pushes.has_failure):
             leaving.give_up(self._losses())  # nobody will be there to be told later

@@ -31,8 +31,8 @@ class Event:
         new_bytes: those that the store did not have.
         stored_bytes: what they take in packs, compressed, with trees and commit.
         waited_s: how long the caller waited for the save before, seconds.
-        blocked_s: how long it was kept beyond that, seconds: a save until its state was captured, or durable without
-            ``async_save``; a load to its end.
+        blocked_s: how long it was kept beyond that, seconds: a save until its state was captured and handed over, or
+            durable without ``async_save``; a load to its end.
         error: what ended it.
     """
 
@@ -116,7 +116,7 @@ class Reports:
 
     def _saved(self, step: int | None, future: SaveFuture, done: "Future[str]") -> None:
         profile, counts, error = dict(future.profile), future.counts or Counts(), done.exception()
-        blocked = ("flatten", "capture") if self._in_background else ("flatten", "capture", "written")
+        blocked = ("flatten", "capture", "handover" if self._in_background else "written")
         self._tell(
             Event(
                 kind="save",

@@ -20,6 +20,11 @@ class Turns:
         self._pid = os.getpid()
         self._lock = threading.RLock()  # re-entered by a handler that runs before the holder is known
         self._holder: int | None = None
+        self._aside: set[int] = set()  # threads in the middle of something that others need not wait for
+
+    def for_others(self) -> "Turns":
+        """Turns with something else, of the same threads."""
+        return Turns(self._is_saving_thread)
 
     @property
     def is_owner(self) -> bool:
@@ -53,11 +58,11 @@ class Turns:
         if not self.is_owner:
             yield
             return
-        if self._holder == threading.get_ident():
+        if self._holder == threading.get_ident() or threading.get_ident() in self._aside:
             raise MoonclipError(
-                "this thread is in the middle of a save or resume of this manager, so neither a callback of it nor a"
-                " signal handler that interrupted it can save, resume or close; set a flag there, and do so from the"
-                " training loop"
+                "this thread is in the middle of a save, resume or push of this manager, so neither a callback of it"
+                " nor a signal handler that interrupted it can save, resume or close; set a flag there, and do so from"
+                " the training loop"
             )
         with self._lock:
             try:
@@ -65,3 +70,13 @@ class Turns:
                 yield
             finally:
                 self._holder = None
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Be in the middle of something for which others need not wait; only this thread's handlers have no turn."""
+        ident = threading.get_ident()
+        self._aside.add(ident)
+        try:
+            yield
+        finally:
+            self._aside.discard(ident)

@@ -12,6 +12,7 @@ from ..format.entries import Entry, TensorEntry, ValueEntry
 from ..format.objects import Commit
 from ..format.values import Plain
 from ..ids import CommitId, short
+from ..naming.listed import listed
 from ..sizes import Sizes
 from .arrays import Array, empty
 from .placing import ROOT, SEPARATOR
@@ -73,7 +74,7 @@ class StoredCommit:
         """
         return files_in(self.repo, self.commit)
 
-    def values(self, names: Sequence[str] | None = None) -> dict[str, Plain]:
+    def values(self, names: str | Sequence[str] | None = None) -> dict[str, Plain]:
         """Decode values. Runs nothing that is stored.
 
         Raises:
@@ -85,7 +86,7 @@ class StoredCommit:
         self.repo.bring(chosen.values())
         return {name: self.repo.read_value(entry) for name, entry in chosen.items()}
 
-    def read(self, names: Sequence[str] | None = None, *, verify_hash: bool = False) -> dict[str, Array]:
+    def read(self, names: str | Sequence[str] | None = None, *, verify_hash: bool = False) -> dict[str, Array]:
         """Read arrays into new memory, all at once and in parallel.
 
         Args:
@@ -132,12 +133,12 @@ class StoredCommit:
             if item != ITEM or not isinstance(entry, ValueEntry)
         }
 
-    def _chosen(self, held: Iterable[str], patterns: Sequence[str] | None, what: str) -> list[str]:
+    def _chosen(self, held: Iterable[str], patterns: str | Sequence[str] | None, what: str) -> list[str]:
         known = list(held)
         if patterns is None:
             return known
         wanted: set[str] = set()
-        for pattern in patterns:
+        for pattern in listed(patterns):
             hits = [name for name in known if name == pattern or fnmatchcase(name, pattern)]
             if not hits:
                 raise self._unknown(pattern, what)

@@ -1,13 +1,17 @@
 """Putting tags on commits."""
 
 import math
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..errors import Conflict
+from ..format.values import Plain
 from ..history.conditions import number_of
 from ..ids import CommitId
 from ..repository import Repository
 from .refnames import tag_name
+
+BEST_BY: Final = "best_by"
+"""Metadata of commits that were the best: which way, and by what: ``lower val_loss``."""
 
 
 class Better(NamedTuple):
@@ -23,6 +27,10 @@ class Better(NamedTuple):
     number: float
     is_lower: bool
 
+    def metadata(self) -> dict[str, Plain]:
+        """What the new commit says of itself, so that whoever compares with it later does so the same way."""
+        return {self.key: self.number, BEST_BY: _best_by(self.key, is_lower=self.is_lower)}
+
     def beats(self, repo: Repository, commit: CommitId | None, tag: str) -> bool:
         """Whether it is better than a commit's number; than none at all, and than NaN or infinity, any is.
 
@@ -32,11 +40,19 @@ class Better(NamedTuple):
             tag: short name.
 
         Raises:
-            Conflict: the commit has no such number.
+            Conflict: the commit has no such number, or was the best the other way round.
         """
         if commit is None:
             return True
-        known = number_of(repo.commit(commit).metadata.get(self.key))
+        said = repo.commit(commit).metadata
+        if said.get(BEST_BY) == _best_by(self.key, is_lower=not self.is_lower):
+            raise Conflict(
+                f"tag {tag!r} is on {commit.hex()[:8]}, which is the best by {said[BEST_BY]}, not the other way round;"
+                " leave lower_is_better out to go on so, or give what is meant now a tag of its own (tag=…)",
+                tag=tag,
+                commit=commit.hex(),
+            )
+        known = number_of(said.get(self.key))
         if known is None:
             raise Conflict(
                 f"tag {tag!r} is on {commit.hex()[:8]}, which says nothing of {self.key!r}, so none is known to be"
@@ -47,6 +63,22 @@ class Better(NamedTuple):
         if not math.isfinite(known):
             return True
         return self.number < known if self.is_lower else self.number > known
+
+
+def is_lower_better(repo: Repository, commit: CommitId | None, key: str) -> bool | None:
+    """Which way a commit was the best by a number; ``None`` if there is none, or it does not say.
+
+    Args:
+        repo: the store.
+        commit: the commit.
+        key: what the number is called in metadata.
+    """
+    said = None if commit is None else repo.commit(commit).metadata.get(BEST_BY)
+    return next((is_lower for is_lower in (True, False) if said == _best_by(key, is_lower=is_lower)), None)
+
+
+def _best_by(key: str, *, is_lower: bool) -> str:
+    return f"{'lower' if is_lower else 'higher'} {key}"
 
 
 def set_tag(repo: Repository, name: str, commit: CommitId, *, overwrite: bool | Better) -> None:

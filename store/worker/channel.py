@@ -85,11 +85,9 @@ class Channel:
         """
         self._require_intact()
         try:
-            packet, fds, flags, _ = socket.recv_fds(
-                self._socket, 1 + _MAX_INLINE_BYTES, _MAX_FDS, socket.MSG_CMSG_CLOEXEC
-            )
-        except ConnectionResetError:
-            return None
+            packet, fds, flags, _ = self._packet()
+        except ConnectionResetError:  # said once, by who died with something of ours unread: before what it has sent
+            packet, fds, flags, _ = self._packet()
         if not packet:
             return None
         if flags & socket.MSG_CTRUNC:
@@ -108,6 +106,9 @@ class Channel:
             raise Disconnected(
                 "something in this process closed the socket that leads to the other (os.closerange, perhaps)"
             )
+
+    def _packet(self) -> tuple[bytes, list[int], int, Any]:
+        return socket.recv_fds(self._socket, 1 + _MAX_INLINE_BYTES, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
 
     def _send_packet(self, packet: bytes, fds: Sequence[int]) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []

@@ -9,7 +9,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from queue import Empty, SimpleQueue
 from subprocess import SubprocessError
 from typing import Final, Protocol
@@ -41,8 +41,12 @@ class Job(Protocol):
         """Wait until the state is captured; what to save, and the arena it lies in. Raises what ended the capture."""
         ...
 
+    def given(self) -> None:
+        """Hear that a worker has it, and makes it even if this process is killed; or that none can be started."""
+        ...
+
     def settle(self, outcome: Outcome) -> None:
-        """Hear what became of it."""
+        """Hear what became of it. It may not have been given to a worker."""
         ...
 
 
@@ -103,7 +107,7 @@ class Client:
     def submit(self, job: Job) -> None:
         """Have a save made. Callers bound the queue: they :meth:`wait` before they capture the next one.
 
-        Returns at once; where there can be no worker, when it is made.
+        Returns at once, before a worker has it, see :meth:`Job.given`; where there can be no worker, when it is made.
 
         Raises:
             MoonclipError: the client was told to end.
@@ -219,29 +223,34 @@ class Client:
     def _made(self, job: Job) -> Outcome:
         try:
             order, arena = self._order_of(job)
-            by_worker = self._made_by_worker(order, arena)
-            outcome = by_worker or self._here.commit(order, arena.memory, self._approve)
+            by_worker = self._made_by_worker(job, order, arena)
+            job.given()  # else who waits for that would wait until it is made here
+            outcome = by_worker or self._committed_here(order, arena)
         except BaseException as error:  # noqa: BLE001 - whatever ends a save belongs to its Future; the thread lives on
             return Outcome(error=error)
         self._note(order, outcome, by_worker=by_worker is not None)
         return outcome
 
-    def _made_by_worker(self, order: Order, arena: Arena) -> Outcome | None:
+    def _made_by_worker(self, job: Job, order: Order, arena: Arena) -> Outcome | None:
         """What a worker made of it; ``None`` if none has started."""
         self._hear_worker()  # it may have ended while the state was captured
         self._worker = worker = self._worker or self._started()
         if worker is None:
             return None
         try:
-            return worker.save(order, arena, self._approve)
+            return worker.save(order, arena, self._approve, job.given)
         except WorkerEnded as error:
             return Outcome(error=error) if self._lose_worker(error) else None
+
+    def _committed_here(self, order: Order, arena: Arena) -> Outcome:
+        with nullcontext() if self._pushes is None else self._pushes.making_way():
+            return self._here.commit(order, arena.memory, self._approve)
 
     def _made_here(self, job: Job) -> Outcome:
         """In the caller's thread, which an interrupt may reach."""
         try:
             order, arena = self._order_of(job)
-            outcome = self._here.commit(order, arena.memory, self._approve)
+            outcome = self._committed_here(order, arena)
         except BaseException as error:
             job.settle(Outcome(error=error))
             raise
@@ -265,7 +274,7 @@ class Client:
         if self._is_drained:
             self._pushes.finish()  # there may be no save after this one
         else:
-            self._pushes.push_here()
+            self._pushes.start_here()  # beside the next save, which may be the last one and short of time
 
     # --- the worker -------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 """What trainer and worker say to each other.
 
 Messages are pickled: they go between a process and its own child, through a socket that has no name, and are never
-stored. Rows of plain tuples stand for the inputs: named ones take ten times as long to pickle, and the trainer waits.
+stored. Columns stand for an item's tensors: named tuples take ten times as long to pickle, and the trainer waits.
 """
 
 import pickle
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,8 +14,9 @@ from ..errors import MoonclipError
 from ..ids import CommitId
 from ..naming.tags import Better
 from ..saving.ingest import Counts
-from ..saving.inputs import Input, ItemInput, Span, TensorInput
+from ..saving.inputs import Input, Span, TensorInput
 from ..saving.saver import SaveRequest
+from ..upkeep.collector import collector_paused
 from ..upkeep.retention import Keep
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Save(NamedTuple):
     """Make this save. Comes with the arena's descriptor if the worker does not know it.
 
     Attributes:
-        order: the save; items of its request are rows, see :func:`packed`.
+        order: the save; items of its request are columns, see :func:`packed`.
         arena_bytes: size of the arena.
         asks: whether the trainer is to be asked before the commit is published.
     """
@@ -178,34 +179,51 @@ class PushEnded(NamedTuple):
 
 # --- orders -------------------------------------------------------------------------------------------------------
 
-_Rows = list[tuple[Any, ...]]
+
+class _Columns(NamedTuple):
+    """The entries of an item: its tensors column by column, in the order of the names that are not among the others.
+
+    Attributes:
+        names: of all entries, in order.
+        others: entries that are no tensors of the arena.
+        tensors: positions, dtypes, shapes, starts, stops, and what they are stored as.
+    """
+
+    names: list[str]
+    others: dict[str, Input]
+    tensors: tuple[tuple[Any, ...], ...]
 
 
 def packed(order: Order) -> Order:
-    """The order with rows of plain tuples for items. Cost: 6 ms for 20,000 tensors, and as much to pickle it."""
-    items = [(item.name, [_row(*named) for named in item.entries.items()], item.ties) for item in order.request.items]
-    return order._replace(request=replace(order.request, items=items))  # type: ignore[arg-type] # rows, on the wire
+    """The order with columns for entries. Cost: 2 ms for 20,000 tensors, and as much to pickle it."""
+    with collector_paused():
+        items = [item._replace(entries=_columns(item.entries)) for item in order.request.items]  # type: ignore[arg-type] # on the wire
+    return order._replace(request=replace(order.request, items=items))
 
 
 def unpacked(order: Order) -> Order:
     """Inverse of :func:`packed`."""
-    rows: Iterable[tuple[str, _Rows, Any]] = order.request.items  # type: ignore[assignment]
-    items = [ItemInput(name, dict(map(_named, entries)), ties) for name, entries, ties in rows]
+    items = [item._replace(entries=_entries(item.entries)) for item in order.request.items]  # type: ignore[arg-type] # likewise
     return order._replace(request=replace(order.request, items=items))
 
 
-def _row(name: str, given: Input) -> tuple[Any, ...]:
-    if type(given) is TensorInput:
-        position, dtype, shape, span, *cast = given
-        return (name, position, dtype, shape, *span, *cast) if given.stored else (name, position, dtype, shape, *span)
-    return name, given
+def _columns(entries: Mapping[str, Input]) -> _Columns:
+    tensors = [given for given in entries.values() if type(given) is TensorInput]
+    others = {name: given for name, given in entries.items() if type(given) is not TensorInput}
+    if not tensors:
+        return _Columns(list(entries), others, ())
+    positions, dtypes, shapes, spans, *stored = zip(*tensors, strict=True)
+    return _Columns(list(entries), others, (positions, dtypes, shapes, *zip(*spans, strict=True), *stored))
 
 
-def _named(row: Sequence[Any]) -> tuple[str, Input]:
-    if len(row) == 2:
-        return row[0], row[1]
-    name, position, dtype, shape, start, stop, *cast = row
-    return name, TensorInput(position, dtype, shape, Span(start, stop), *cast)
+def _entries(columns: _Columns) -> dict[str, Input]:
+    tensors = map(_tensor, *columns.tensors) if columns.tensors else iter(())
+    others = columns.others
+    return {name: others[name] if name in others else next(tensors) for name in columns.names}
+
+
+def _tensor(position: int, dtype: str, shape: tuple[int, ...], start: int, stop: int, *stored: Any) -> TensorInput:
+    return TensorInput(position, dtype, shape, Span(start, stop), *stored)
 
 
 # --- errors -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
@@ -128,13 +128,16 @@ class WorkerProcess:
         if is_gone:
             raise self._ended()
 
-    def save(self, order: Order, arena: Arena, approve: Approve | None = None) -> Outcome:
+    def save(
+        self, order: Order, arena: Arena, approve: Approve | None = None, given: Callable[[], None] = lambda: None
+    ) -> Outcome:
         """Have it make a save, and wait for what becomes of it.
 
         Args:
             order: the save.
             arena: what it lies in.
             approve: called here once all is durable, before the branch moves. What it raises is the save's error.
+            given: called once it is sent: from then on it is made even if this process is killed, ready or not.
 
         Raises:
             WorkerEnded: it ended before it told; or it had to, since not all that it told could be heard.
@@ -151,6 +154,7 @@ class WorkerProcess:
             with suppress(BrokenPipeError):  # what it said last is still to be heard
                 message = Save(packed(order), arena.size_bytes, approve is not None)
                 self._channel.send(message, [arena.fd] if is_new else [])
+                given()
             self._arenas[arena.number] = weakref.ref(arena)
             self._approve = approve
             outcome = self._outcome()

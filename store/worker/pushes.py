@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections import deque
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from ..errors import PushFailed, WorkerEnded
 from ..limits import PUSH_BACKLOG, PUSH_STALL_SECONDS
@@ -41,12 +42,14 @@ class Pushes:
         self._failure: PushFailed | None = None
         self._told = ""
         self._is_hurried = False
+        self._by_hand_count = 0
 
     # --- saves ------------------------------------------------------------------------------------------------------
 
     def marked(self, order: Order) -> Order:
         """The order of the next save, which says whether a push follows it."""
-        return order._replace(mark=Mark(self._made + 1, is_due=self._since_due + 1 >= self._every))
+        is_due = self._since_due + 1 >= self._every and not self._by_hand_count
+        return order._replace(mark=Mark(self._made + 1, is_due))
 
     def note(self, order: Order, outcome: Outcome, *, by_worker: bool) -> None:
         """Hear of a save that has ended, and of who made it."""
@@ -63,12 +66,24 @@ class Pushes:
         self._here.note(order, mark._replace(is_due=mark.is_due and not by_worker))
 
     def push_here(self) -> None:
-        """Push what is due and no worker was given. Raises nothing."""
-        self._here.push()
+        """Push what is due and no worker was given, unless time is short: then later. Raises nothing."""
+        if not self._is_hurried:
+            self._here.push()
 
     def start_here(self) -> None:
-        """The same in a thread of its own. Raises nothing."""
+        """The same in a thread of its own, in any case. Raises nothing."""
         self._here.start()
+
+    @contextmanager
+    def by_hand(self) -> Iterator[None]:
+        """No save that is handed over meanwhile is followed by a push: two of one branch would refuse each other's."""
+        with self._changed:
+            self._by_hand_count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._by_hand_count -= 1
 
     def making_way(self) -> AbstractContextManager[None]:
         """Have a push that is made here stand still for a while: a save is made."""

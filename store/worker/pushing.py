@@ -86,13 +86,21 @@ class Pusher:
                         del names[name]
 
     def start(self) -> None:
-        """Push what is due in a thread of its own, unless one is at it: then it goes on with that."""
+        """Push what is due in a thread of its own, unless one is at it: then it goes on with that.
+
+        Where there is no thread to be had, as when the interpreter shuts down, in the caller's.
+        """
         with self._lock:
             if self._is_running or self._due <= self._tried:
                 return
             self._is_running = True
-        self._thread = threading.Thread(target=self._run, name="moonclip-push", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="moonclip-push", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._run()
+        else:
+            self._thread = thread
 
     def push(self) -> None:
         """Push in the caller's thread, if something is due. Raises nothing: what goes wrong is told."""

@@ -114,6 +114,40 @@ def test_the_current_branch_is_renamed(output: Out, document: Document, past: Hi
     assert ids(document("log", "-n", "1")) == hexes(past.main, 3)
 
 
+def test_the_log_of_a_renamed_branch_has_what_was_made_under_its_old_names(
+    output: Out, document: Document, past: History
+) -> None:
+    output("branch", "-m", "exp/lr3", "exp/best")
+    output("branch", "-m", "exp/best", "lr3")
+    assert ids(document("log", "--branch", "lr3")) == hexes(past.branched, 1, 0)
+    with Repository.open(past.root) as repo:
+        newer = commit(repo, "lr3", step=400)
+        of_that_name = commit(repo, "exp/lr3", step=0)  # a script still saves under the old name: another branch
+    assert ids(document("log", "--branch", "lr3")) == [newer.hex(), *hexes(past.branched, 1, 0)]
+    assert ids(document("log", "--branch", "exp/lr3")) == [of_that_name.hex()]
+    output("branch", "-m", "lr3", "exp/best")  # and back to a name that it has had
+    assert ids(document("log", "--branch", "exp/best")) == [newer.hex(), *hexes(past.branched, 1, 0)]
+
+
+def test_a_branch_off_a_renamed_one_has_none_of_its_commits(output: Out, document: Document, past: History) -> None:
+    output("branch", "fork", "main")
+    output("branch", "-m", "main", "trunk")
+    assert ids(document("log", "--branch", "trunk")) == hexes(past.main, 3, 2, 1, 0)
+    assert ids(document("log", "--branch", "fork")) == []
+    assert ids(document("log", "--branch", "exp/lr3")) == hexes(past.branched, 1, 0)
+
+
+def test_a_clone_shows_what_was_made_on_a_branch_before_it_was_renamed(
+    output: Out, document: Document, past: History
+) -> None:
+    output("branch", "-m", "exp/lr3", "lr3")
+    (past.root.parent / "copies").mkdir()
+    output("remote", "add", "copy", "copies")
+    output("push", "copy", "lr3")
+    output("clone", "copies", "copy", "--branch", "lr3")
+    assert ids(document("-C", "copy", "log", "--branch", "lr3")) == hexes(past.branched, 1, 0)
+
+
 def test_a_branch_is_not_renamed_over_another(failure: Out, document: Document, past: History) -> None:
     failure("branch", "-m", "exp/lr3", "main")
     assert {each["name"] for each in document("branch")} == {"main", "exp/lr3"}

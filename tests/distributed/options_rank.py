@@ -15,7 +15,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from moonclip import CheckpointManager, Incompatible, Keep, SaveFailed
+from moonclip import CheckpointManager, Incompatible, Keep, MoonclipError, SaveFailed
+from moonclip.ranks.choosing import Publisher
 from moonclip.ranks.group import Group
 from moonclip.ranks.saving import RankPart, Verdict, follow, lead
 from moonclip.ranks.talk import Talk
@@ -319,11 +320,50 @@ def untold(directory: Path, rank: int, world_size: int) -> None:
         else:
             [(repo, snapshot)] = opened
             with repo, snapshot:
-                lead(talk.group, 0, part, snapshot.finalize, lambda error: Verdict("main", None, None, error), tell)
+                lost = Verdict("main", None)
+                lead(talk.group, 0, part, snapshot.finalize, lambda error: lost._replace(error=error), tell, lost)
                 assert repo.refs.list() == {}
     [verdict] = verdicts
     assert verdict.commit is None
     assert "no room on rank 1" in str(verdict.error)
+
+
+def misjudged(directory: Path, rank: int, world_size: int) -> None:
+    """B20: where rank 0 cannot say what follows, all are told why, and the next save is made."""
+    with CheckpointManager(directory / "misjudged", world_size="auto") as mgr:
+        for number, is_refused in enumerate((False, True)):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Publisher, "judge", _fail)
+                if is_refused:
+                    patch.setattr(Publisher, "publish", _refuse)
+                error = mgr.save(step=number, model=wide()).exception(60)
+            assert "no room to say" in str(error) or is_refused, error
+            assert "not this one" in str(error) or not is_refused, error
+            with pytest.raises(SaveFailed):
+                mgr.flush()
+        assert mgr.save(step=2, model=wide()).result(60) == mgr.head
+
+
+def _fail(_: Publisher, __: BaseException | None) -> Verdict:
+    raise OSError(28, "no room to say")
+
+
+def _refuse(_: Publisher) -> None:
+    raise OSError(28, "not this one")
+
+
+def closed(directory: Path, rank: int, world_size: int) -> None:
+    """Managers that were closed, but not dropped, hold neither sockets nor threads."""
+    managers, held = [], []
+    for number in range(20):
+        mgr = CheckpointManager(directory / "closed", world_size="auto")
+        mgr.save(step=number, model={"w": torch.ones(3)}).result(60)
+        mgr.close()
+        managers.append(mgr)
+        with pytest.raises(MoonclipError, match="closed"):
+            mgr.should_stop  # noqa: B018
+        held.append(tuple(len(list(Path(f"/proc/self/{what}").iterdir())) for what in ("fd", "task")))
+    assert all(last - first < 10 for first, last in zip(held[3], held[-1], strict=True)), held  # of 16 managers
 
 
 LAYERS = 4

@@ -253,6 +253,7 @@ def outdated(directory: Path, rank: int, world_size: int) -> None:
                     publish,
                     lambda error: Verdict("main", None, None if error else commits[0], error),
                     verdicts.append,
+                    Verdict("main", None),
                 )
             assert lost
     assert verdicts[0].error is None

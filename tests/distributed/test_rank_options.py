@@ -74,6 +74,10 @@ def test_b20_a_failure_is_told_while_others_still_store(tmp_path: Path) -> None:
     require_done(SCRIPT, tmp_path, 3, "untold")
 
 
+def test_b20_where_rank_0_cannot_say_what_follows_all_are_told_and_closed_managers_hold_nothing(tmp_path: Path) -> None:
+    require_done(SCRIPT, tmp_path, 2, "misjudged", "closed")
+
+
 def test_rank_0_drops_what_is_not_kept_and_pushes(tmp_path: Path) -> None:
     (tmp_path / "remote").mkdir()
     require_done(SCRIPT, tmp_path, 2, "kept", "pushed")

@@ -44,7 +44,7 @@ def test_a18_the_tag_moves_to_what_is_better_and_the_next_process_knows(tmp_path
         assert best(mgr) == 5
         assert [each.step for each in mgr.list_snapshots()] == [0, 1, 5]
         described = mgr.describe("best").snapshot
-        assert (described.tags, described.metadata) == (("best",), {"val_loss": 1.75})
+        assert (described.tags, described.metadata) == (("best",), {"val_loss": 1.75, "best_by": "lower val_loss"})
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, torch.tensor(math.nan)])
@@ -121,13 +121,38 @@ def test_higher_may_be_better_under_another_name_and_tag(tmp_path: Path) -> None
         assert (best(mgr), best(mgr, "most-accurate")) == (0, 2)
 
 
+def test_a_run_that_is_taken_up_goes_on_the_way_that_was_said_first(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as mgr:
+        assert save(mgr, 0, 0.5, metric_name="accuracy", lower_is_better=False)
+    with CheckpointManager(tmp_path) as mgr:
+        assert not save(mgr, 1, 0.25, metric_name="accuracy")
+        assert save(mgr, 2, 0.75, metric_name="accuracy")
+        assert save(mgr, 3, 0.8, metric_name="accuracy", lower_is_better=False)
+        with pytest.raises(Conflict, match=r"best by higher accuracy, not the other way round.*tag="):
+            save(mgr, 4, 0.1, metric_name="accuracy", lower_is_better=True)
+        assert best(mgr) == 3
+        assert save(mgr, 5, 0.1, metric_name="accuracy", lower_is_better=True, tag="least-accurate")
+
+
+def test_a_tag_of_which_nobody_said_the_way_is_taken_either_way(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as mgr:
+        mgr.save("best", {"model": model(0)}, metadata={"val_loss": 0.5})
+        assert not save(mgr, 1, 0.6)
+        assert save(mgr, 2, 0.6, lower_is_better=False)
+        with pytest.raises(Conflict, match="best by higher val_loss"):
+            save(mgr, 3, 0.7, lower_is_better=True)
+
+
 def test_numbers_as_text_are_numbers_and_other_metadata_stay(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path) as mgr:
         mgr.save("best", {"model": model(0)}, metadata={"val_loss": "0.5"})
         assert not save(mgr, 1, 0.6)
         assert save(mgr, 2, 0.4, metadata={"note": "warm"}, message="so far")
         found = mgr.describe("best").snapshot
-        assert (found.metadata, found.message) == ({"note": "warm", "val_loss": 0.4}, "so far")
+        assert (found.metadata, found.message) == (
+            {"note": "warm", "val_loss": 0.4, "best_by": "lower val_loss"},
+            "so far",
+        )
 
 
 def test_a_tag_that_says_nothing_of_the_metric_is_not_moved(tmp_path: Path) -> None:

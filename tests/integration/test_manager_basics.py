@@ -84,10 +84,10 @@ def test_an_empty_text_is_no_place_for_a_store(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("given", "told"),
-    [({"keep": 3}, r"keep=Keep\(last=3\), not 3"), ({"per_rank": "loader"}, r"per_rank=\['loader'\]")],
+    [({"keep": 3}, r"keep=Keep\(last=3\), not 3"), ({"capture": "overlapped"}, r"'copy' or 'overlap'")],
 )
 def test_arguments_of_another_kind_are_told(root: Path, given: dict[str, Any], told: str) -> None:
-    """They would be passed over: nothing dropped, and one rank's state given to all."""
+    """They would be passed over: nothing dropped, and training stopped for the whole copy."""
     with pytest.raises(Incompatible, match=told):
         CheckpointManager(root, **given)
     assert not root.exists()

@@ -69,6 +69,21 @@ def test_a_push_tells_now_and_then_that_it_gets_on(repo: Repository, monkeypatch
     assert len(told) >= 2
 
 
+def test_where_there_is_no_thread_to_be_had_it_is_made_by_the_caller(
+    repo: Repository, pushes: Pushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    for step in range(2):
+        order = pushes.marked(Order(SaveRequest([], branch="main"), 0, None))
+        pushes.note(order, Outcome(save(repo, step)), by_worker=False)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    pushes.start_here()
+    assert pushes.taken_failure() is not None  # there is no remote: it was tried
+    assert not pushes.is_under_way
+
+
 def test_marks_count_saves_that_were_made(pushes: Pushes, repo: Repository) -> None:
     assert made(pushes, repo, 0) == Mark(1, is_due=False)
     lost = pushes.marked(Order(SaveRequest([], branch="main"), 0, None))

@@ -8,7 +8,7 @@ from moonclip.ranks.messages import error_of, told
 from moonclip.ranks.perrank import OwnState, is_per_rank, under_rank
 from moonclip.ranks.plan import Offer, Share, digest, shares, to_put_together
 from moonclip.ranks.replicas import copies_of, decode_copies, encode_copies, require_same
-from moonclip.ranks.stages import Group, Joined, joined
+from moonclip.ranks.stages import Joined, ParameterGroup, joined
 from moonclip.sharding.writers import Holding, Name
 from moonclip.state.flattening import flatten
 from moonclip.state.items import GENERATORS
@@ -19,8 +19,8 @@ from store.format.canonical import decode, encode
 W, LR = Name("model", "w"), Name("optimizer", "lr")
 
 
-def groups(*names: str, settings: bytes = b"lr", is_named: bool = True) -> dict[str, tuple[Group, ...]]:
-    return {"optimizer": (Group(names, is_named, settings),)}
+def groups(*names: str, settings: bytes = b"lr", is_named: bool = True) -> dict[str, tuple[ParameterGroup, ...]]:
+    return {"optimizer": (ParameterGroup(names, is_named, settings),)}
 
 
 def offer(*rows: int, others: tuple[Name, ...] = (LR,), together: Joined | None = None) -> Offer:
@@ -96,7 +96,7 @@ def test_parameters_of_stages_are_put_together_by_name() -> None:
     ],
 )
 def test_stages_whose_parameters_cannot_be_put_together_are_refused(
-    others: dict[str, tuple[Group, ...]], told: str
+    others: dict[str, tuple[ParameterGroup, ...]], told: str
 ) -> None:
     with pytest.raises(Incompatible, match=f"optimizer: ranks 0 and 1 have different parameters.*{told}"):
         joined([groups("w"), others])
