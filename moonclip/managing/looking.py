@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from store.history.stats import Stats, collect
@@ -21,6 +22,11 @@ class Looking(Upkeep):
     _policy: Policy
     _resumed: Resumed | None
 
+    @property
+    def root(self) -> Path:
+        """Directory of the store, absolute."""
+        return self._repo.layout.root.absolute()
+
     def log(self, rev: Revision | None = None, *, limit: int | None = None) -> Iterator[Snapshot]:
         """Commits that a revision reaches, newest first. A paused iterator stands in nobody's way.
 
@@ -32,6 +38,20 @@ class Looking(Upkeep):
         tip = self._binding.current() if rev is None else self._resolved(rev)
         ids = (row.id for row in self._repo.log([tip] if tip else []))
         return self._snapshots(islice(ids, limit))
+
+    def snapshot(self, rev: Revision | None = None) -> Snapshot:
+        """What a commit says of itself; reads nothing of what it holds.
+
+        Args:
+            rev: the commit, or what ``save`` returned; the bound branch's tip if ``None``.
+
+        Raises:
+            NotFound: ``rev`` names nothing, or the branch has no commit yet.
+            SaveFailed: ``rev`` is a save that failed.
+        """
+        self._recorder.wait()
+        (found,) = self._snapshots([self._resolved(rev)])
+        return found
 
     def list_snapshots(self) -> list[Snapshot]:
         """Commits of the bound branch, oldest first; of a merge only the first parent's line."""
