@@ -1,16 +1,18 @@
-"""``python -m tools.bench save|cold|load|memory|size|codec|scale|gc|remote|ranks``, or ``all``."""
+"""``python -m tools.bench save|cold|load|memory|size|codec|scale|gc|remote|ranks|family``, or ``all``."""
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import click
 
+from tools import finetunes
 from tools.s3 import SERVERS
 
-from . import codec, cold, collecting, load, memory, ranks, remote, save, scale, servers, size
-from .peers import PEERS
+from . import codec, cold, collecting, family, load, memory, ranks, remote, save, scale, servers, size
+from .keepers import KEEPERS
+from .peers import PEERS, Peer
 from .report import Bench
 from .workloads import WORKLOADS
 
@@ -104,6 +106,14 @@ def ranks_command(rounds: int) -> None:
     _finish(ranks.measure(rounds))
 
 
+@benches.command("family")
+@_peers(family.ALL)
+@click.option("--rounds", default=family.ROUND_COUNT, show_default=True, help="Turns of each library.")
+def family_command(peers: str, rounds: int) -> None:
+    """How many bytes a model and its fine-tunes take, and how fast they go in and come out again, byte for byte."""
+    _finish(family.measure(finetunes.family(), _named(peers, KEEPERS), rounds))
+
+
 @benches.command("all")
 def all_command() -> None:
     """Everything, as ``make bench`` does."""
@@ -123,14 +133,15 @@ _EVERYTHING: Final[tuple[Callable[[], Bench], ...]] = (
     collecting.measure,
     remote.measure,
     ranks.measure,
+    lambda: family.measure(finetunes.family()),
 )
 
 
-def _named(peers: str) -> list[str]:
+def _named(peers: str, known: Mapping[str, Peer] = PEERS) -> list[str]:
     names = [name.strip() for name in peers.split(",") if name.strip()]
     for name in names:
-        if name not in PEERS:
-            raise click.BadParameter(f"{name!r} is none of {', '.join(PEERS)}")
+        if name not in known:
+            raise click.BadParameter(f"{name!r} is none of {', '.join(known)}")
     return names
 
 

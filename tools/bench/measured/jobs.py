@@ -8,6 +8,7 @@ from typing import Any, Final
 from ..workloads import warm_up
 from .chaining import chain
 from .growing import grow
+from .keeping import give_back, keep
 from .lasting import last
 from .loading import load
 from .moving import clone, copy, download, history, push, upload
@@ -33,6 +34,8 @@ _JOBS: Final[dict[str, Callable[..., None]]] = {
     "copy": copy,
     "ranks": ranks,
     "rank": rank,
+    "keep": keep,
+    "give back": give_back,
 }
 
 

@@ -9,6 +9,7 @@ from ..peers.libraries import adapter
 from ..peers.library import Library
 from ..workloads import warmed_up
 from ..workloads.run import Run
+from .caching import read_all
 from .clocks import tree_cpu_s
 from .digests import digest, spoil
 from .telling import tell
@@ -33,7 +34,7 @@ def load(library: str, root: str, workload: str, step: int, again: int) -> None:
     """Open a store, load a save, then load it ``again`` times; the first includes opening and importing."""
     run = warmed_up(workload)
     run.step()
-    _read_all(root)
+    read_all(Path(root))
     spoil(run.items)
     started_cpu_s, started_s = tree_cpu_s(), time.perf_counter()
     opened = adapter(library)(Path(root))
@@ -54,12 +55,3 @@ def _load(library: Library, step: int, run: Run) -> dict[str, Any]:
 def _outcome(run: Run, started_cpu_s: float, started_s: float) -> dict[str, Any]:
     seconds, cpu_s = time.perf_counter() - started_s, tree_cpu_s() - started_cpu_s
     return asdict(Loaded(seconds, cpu_s, digest(run.items)))
-
-
-def _read_all(root: str) -> None:
-    """So that the page cache holds every file, whoever wrote it and however."""
-    for path in Path(root).rglob("*"):
-        if path.is_file():
-            with path.open("rb", buffering=0) as file:
-                while file.read(1 << 23):
-                    pass

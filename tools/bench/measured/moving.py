@@ -1,16 +1,13 @@
 """Moves a store's history to a remote and back, and a file of the same bytes as people do without us."""
 
-import gc
 import os
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from ..workloads import warmed_up
-from .clocks import forget_peak, peak_rss_bytes
+from .moved import measured
 from .telling import tell
 
 _MAIN: Final = "main"
@@ -59,7 +56,7 @@ def push(root: str, remote: str, url: str, *, tuned: bool = False) -> None:
     with Repository.open(Path(root)) as repo:
         if remote not in remotes(repo.layout, repo.files):
             add_remote(repo.layout, repo.files, RemoteConfig(remote, url))
-    with _measured() as moved, Repository.open(Path(root)) as repo, open_remote(repo, remote) as there:
+    with measured() as moved, Repository.open(Path(root)) as repo, open_remote(repo, remote) as there:
         pushed = push_branches(repo, there, [_TUNED if tuned else _MAIN])
         pushed.require_all()
         moved.append(pushed.sent_bytes)
@@ -73,7 +70,7 @@ def clone(url: str, root: str) -> None:
     from store.remotes.storages import s3client  # noqa: F401 - as above
 
     kernels.warm()  # as `make setup` leaves it
-    with _measured() as moved, closing(clone_remote(RemoteConfig("origin", url), root)):
+    with measured() as moved, closing(clone_remote(RemoteConfig("origin", url), root)):
         moved.append(_length(Path(root) / "packs"))
 
 
@@ -81,7 +78,7 @@ def upload(file: str, bucket: str, key: str) -> None:
     """Upload a file with boto3 as it comes."""
     import boto3
 
-    with _measured() as moved, closing(boto3.client("s3")) as s3:
+    with measured() as moved, closing(boto3.client("s3")) as s3:
         s3.upload_file(file, bucket, key)
         moved.append(Path(file).stat().st_size)
 
@@ -90,34 +87,20 @@ def download(bucket: str, key: str, file: str) -> None:
     """Download a file with boto3 as it comes, which does not wait for the disk."""
     import boto3
 
-    with _measured() as moved, closing(boto3.client("s3")) as s3:
+    with measured() as moved, closing(boto3.client("s3")) as s3:
         s3.download_file(bucket, key, file)
         moved.append(Path(file).stat().st_size)
 
 
 def copy(source: str, target: str) -> None:
     """Copy a file, and wait for the disk."""
-    with _measured() as moved:
+    with measured() as moved:
         shutil.copyfile(source, target)
         for path, flags in ((target, os.O_RDWR), (str(Path(target).parent), os.O_RDONLY)):
             descriptor = os.open(path, flags)
             os.fsync(descriptor)
             os.close(descriptor)
         moved.append(Path(target).stat().st_size)
-
-
-@contextmanager
-def _measured() -> Iterator[list[int]]:
-    """Tell what the block takes, and how much it moved, which it says itself."""
-    moved: list[int] = []
-    os.sync()  # what was written before is not to be waited for
-    gc.collect()
-    forget_peak()
-    before_bytes = peak_rss_bytes()
-    began_cpu_s, began_s = time.process_time(), time.perf_counter()
-    yield moved
-    seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-    tell("moved", bytes=moved[0], seconds=seconds, cpu_s=cpu_s, peak_bytes=peak_rss_bytes() - before_bytes)
 
 
 def _length(packs: Path) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 RUNNER: Final = Path(__file__).with_name("runner.py")
-_THEIRS: Final = Path(".venv-peers/bin/python")
+THEIRS: Final = Path(".venv-peers/bin/python")
 _OURS: Final = Path(sys.executable)
 
 
@@ -30,12 +30,12 @@ OURS_BF16: Final = Peer("ours-bf16", "moonclip-store, bf16", _OURS)
 OURS_DCP: Final = Peer("ours-dcp", "moonclip-store through DCP", _OURS)
 OVERLAP: Final = Peer("overlap", "moonclip-store, overlap", _OURS)
 PREWARMED: Final = Peer("prewarmed", "moonclip-store, prewarmed", _OURS)
-RUST: Final = Peer("rust", "moonclip 0.3.1 (Rust)", _THEIRS)
-RUST_BF16: Final = Peer("rust-bf16", "moonclip 0.3.1, bf16", _THEIRS)
-TORCH: Final = Peer("torch", "torch.save + fsync", _THEIRS)
-SAFETENSORS: Final = Peer("safetensors", "safetensors + fsync", _THEIRS)
-TORCH_CHECKPOINTING: Final = Peer("tckpt", "torch-checkpointing 0.1.1", _THEIRS)
-DCP: Final = Peer("dcp", "DCP async_save", _THEIRS)
+RUST: Final = Peer("rust", "moonclip 0.3.1 (Rust)", THEIRS)
+RUST_BF16: Final = Peer("rust-bf16", "moonclip 0.3.1, bf16", THEIRS)
+TORCH: Final = Peer("torch", "torch.save + fsync", THEIRS)
+SAFETENSORS: Final = Peer("safetensors", "safetensors + fsync", THEIRS)
+TORCH_CHECKPOINTING: Final = Peer("tckpt", "torch-checkpointing 0.1.1", THEIRS)
+DCP: Final = Peer("dcp", "DCP async_save", THEIRS)
 COPY: Final = Peer("copy", "bare copy, 2 threads", _OURS)
 
 PEERS: Final = {
