@@ -42,6 +42,7 @@ _MODULE_OF: Final = {
     "fsck": "fsck",
     "reindex": "reindex",
     "stats": "stats",
+    "dedup": "dedup",
     "remote": "remote",
     "push": "push",
     "fetch": "fetch",

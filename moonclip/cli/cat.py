@@ -26,7 +26,8 @@ def cat(ctx: click.Context, file: str) -> None:
     revision, path = _parted(ctx, file)
     repo = open_store(ctx)
     stored = file_at(repo, repo.commit(repo.resolve(revision)), path)
-    click.echo(stored.read(), nl=False)
+    for window in stored.windows():
+        click.echo(bytes(window), nl=False)
 
 
 def _parted(ctx: click.Context, file: str) -> tuple[str, str]:

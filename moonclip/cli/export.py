@@ -56,7 +56,8 @@ class _Layout(click.ParamType[tuple[str, Layout]]):
     "format_",
     type=click.Choice(FORMATS),
     help="pt or safetensors: one file; hf: a directory as model hubs have it; dcp: one of torch.distributed.checkpoint;"
-    " dir: a plain file for each item. Without it the output's suffix says.",
+    " dir: a plain file for each item; files: the files that were imported, byte for byte. Without it the output's"
+    " suffix says, or else it is files where the commit has any.",
 )
 @click.option(
     "-o",
@@ -81,6 +82,9 @@ class _Layout(click.ParamType[tuple[str, Layout]]):
     metavar="ITEM=KIND[:PATH]",
     help="dir: write the item as torch (if nothing is said), json, raw or safetensors; may be repeated.",
 )
+@click.option(
+    "--file", "files", multiple=True, metavar="GLOB", help="files: only these, as in '*.json'; may be repeated."
+)
 @click.option("-f", "--force", is_flag=True, help="Replace what is there already.")
 @json_option
 @click.pass_context
@@ -93,6 +97,7 @@ def export(
     output: Path,
     max_shard_bytes: int,
     layouts: tuple[tuple[str, Layout], ...],
+    files: tuple[str, ...],
     force: bool,
     as_json: bool,
 ) -> None:
@@ -101,17 +106,18 @@ def export(
     With one --item a file holds that item itself, a model's state dict for instance; otherwise a .pt file holds a dict
     of items, and tensors in a .safetensors file are named item::name. A directory may hold other files, which stay.
     """
-    try:
-        found = format_of(output, format_)
-    except Incompatible as error:
-        raise click.BadParameter(str(error), ctx, param_hint="-o") from error
-    if found in _FILES and output.is_dir():
+    is_file = (format_ or SUFFIXES.get(output.suffix)) in _FILES
+    if is_file and output.is_dir():
         raise click.BadParameter(f"{output} is a directory", ctx, param_hint="-o")
-    if found in _FILES and output.exists() and not force:
+    if is_file and output.exists() and not force:
         raise click.UsageError(f"{output} exists; --force replaces it")
     repo = open_store(ctx)
     commit = repo.commit(repo.resolve(revision))
-    wanted = Wanted(output, found, items or None, force, max_shard_bytes, dict(layouts))
+    try:
+        found = format_of(output, format_, commit)
+    except Incompatible as error:
+        raise click.BadParameter(str(error), ctx, param_hint="-o") from error
+    wanted = Wanted(output, found, items or None, force, max_shard_bytes, dict(layouts), files or None)
     written = write(repo, commit, wanted)
     if as_json:
         echo_json(
@@ -120,13 +126,15 @@ def export(
                 "path": str(output),
                 "format": found,
                 "items": list(written.items),
+                "files": list(written.files),
                 "bytes": written.size_bytes,
                 "left_out": len(written.left_out),
                 "tied": dict(written.tied),
             }
         )
         return
-    click.echo(f"wrote {', '.join(map(printable, written.items))} to {output} ({size(written.size_bytes)})")
+    what = counted(len(written.files), "file") if written.files else ", ".join(map(printable, written.items))
+    click.echo(f"wrote {what} to {output} ({size(written.size_bytes)})")
     _tell_what_is_not_there(written)
 
 

@@ -1,20 +1,37 @@
 """``moonclip import``: checkpoints of other tools as a commit."""
 
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from store.disk.files import Files
 from store.ids import short
+from store.repository import Repository
 
-from ..exchange.importing import Source, Wanted, import_files, items_of, telling, tensor_bytes
+from ..exchange.directories import Told
+from ..exchange.importing import (
+    Given,
+    Imported,
+    Searching,
+    Source,
+    Wanted,
+    directory_bytes,
+    given_in,
+    import_files,
+    named_base,
+    telling,
+    tensor_bytes,
+)
 from ..exchange.ranges import Ranges
+from ..families import SEARCH, How
 from .location import open_store
 from .output import echo_json, json_option
 from .progress import Progress, progress_bar
-from .refs import complete_branch
-from .text import printable, size
+from .refs import complete_branch, complete_revision
+from .text import counted, printable, size
 
 
 class _Source(click.ParamType[Source]):
@@ -37,6 +54,14 @@ class _Source(click.ParamType[Source]):
 @click.option(
     "--branch", metavar="NAME", shell_complete=complete_branch, help="Commit there, not on the current branch."
 )
+@click.option(
+    "--base",
+    metavar="REV",
+    default=SEARCH,
+    shell_complete=complete_revision,
+    help="The commit that it comes from: tensors are stored as what differs. Without it, or with search, the nearest of"
+    " the store's; with none, none.",
+)
 @click.option("-m", "--message", default="", help="What to say of the commit.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Training step of the state.")
 @json_option
@@ -46,38 +71,94 @@ def import_(
     sources: tuple[Source, ...],
     *,
     branch: str | None,
+    base: str,
     message: str,
     step: int | None,
     as_json: bool,
 ) -> None:
     """Commit what files of other tools hold.
 
-    A PATH is a directory of torch.distributed.checkpoint, a .safetensors file or a directory of them as model hubs have
-    it, or a file of torch.save. All of them become one commit, read while it is stored, so that they need not fit into
-    memory. Nothing in them is run: what would have to be is refused.
+    A PATH is a model directory, a directory of torch.distributed.checkpoint, a .safetensors or .gguf file, or a file of
+    torch.save. All of them become one commit, read while it is stored, so that they need not fit into memory. Nothing
+    in them is run: what would have to be is refused, or kept as the file it is.
 
-    What is one thing becomes the item "model" or, if it is an optimizer's state, "optimizer"; ITEM= says otherwise.
+    Of a model directory every file is kept, and `moonclip export REV -o DIR` writes all of them again, byte for byte.
+    Its tensors become the item "model", or "adapter" if they are one, or are called as their file.
+
+    What else is one thing becomes "model" or, if it is an optimizer's state, "optimizer"; ITEM= says otherwise, and
+    takes the tensors of a directory alone.
     """
     repo = open_store(ctx, writable=True)
-    items = items_of(sources, Ranges(Files()))
-    size_bytes = tensor_bytes(items)
-    wanted = Wanted(sources, repo.refs.head() if branch is None else branch, message, step)
+    named = named_base(repo, base)
+    wanted = Wanted(sources, repo.refs.head() if branch is None else branch, message, step, named)
     with progress_bar(in_bytes=True) as progress:
-        given = items if progress is None else telling(items, _Counter(progress, size_bytes).add)
-        commit = import_files(repo, given, wanted)
-    names = [item.name for item in items]
+        searching = Searching(repo, wanted)
+        given = _looked_at(repo, sources, progress, searching)
+        size_bytes = tensor_bytes(given.items)
+        items = given.items
+        if progress is not None:
+            items = telling(items, _Counter(progress, "reading", size_bytes).add)
+        imported = import_files(repo, items, wanted, given.files, _verifying(given, progress), searching.found)
     if as_json:
-        echo_json({"commit": commit.hex(), "branch": wanted.branch, "step": step, "items": names, "bytes": size_bytes})
+        echo_json(_document(imported, wanted, given, size_bytes))
         return
-    what = ", ".join(map(printable, names))
-    click.echo(f"{short(commit)} on branch {printable(wanted.branch)}: {what} ({size(size_bytes)} of tensors)")
+    for line in _lines(imported, wanted, given, size_bytes):
+        click.echo(line)
+    for each in given.kept:
+        click.echo(f"kept {printable(each.name)} as it is: {printable(each.why)}", err=True)
+    for each in given.skipped:
+        click.echo(f"left out {printable(each.name)}: {printable(each.why)}", err=True)
+
+
+def _looked_at(repo: Repository, sources: Sequence[Source], progress: Progress | None, searching: Searching) -> Given:
+    told = None
+    if progress is not None:
+        told = _Counter(progress, "hashing", directory_bytes(sources)).add
+    return given_in(sources, Ranges(Files()), repo.threads, told, searching)
+
+
+def _verifying(given: Given, progress: Progress | None) -> Told | None:
+    file_bytes = sum(found.size_bytes for found in given.files if found.is_fresh)
+    return None if progress is None else _Counter(progress, "verifying", file_bytes).add
+
+
+def _document(imported: Imported, wanted: Wanted, given: Given, size_bytes: int) -> dict[str, Any]:
+    base = imported.base
+    return {
+        "commit": imported.commit.hex(),
+        "branch": wanted.branch,
+        "step": wanted.step,
+        "items": [item.name for item in given.items],
+        "bytes": size_bytes,
+        "stored_bytes": imported.counts.stored_bytes,
+        "base": None if base.commit is None else base.commit.hex(),
+        "base_found_by": str(base.how),
+        "base_saves_bytes": base.saved_bytes,
+        "files": len(given.files),
+        "kept": [each._asdict() for each in given.kept],
+        "left_out": [each._asdict() for each in given.skipped],
+    }
+
+
+def _lines(imported: Imported, wanted: Wanted, given: Given, size_bytes: int) -> Iterator[str]:
+    what = ", ".join(printable(item.name) for item in given.items)
+    base, branch = imported.base, printable(wanted.branch)
+    yield f"{short(imported.commit)} on branch {branch}: {what} ({size(size_bytes)} of tensors)"
+    if base.commit is not None:
+        found = "nearest of the store's" if base.how is How.SEARCHED else "as named"
+        share = f", which saves an estimated {size(base.saved_bytes)} of {size(base.alone_bytes)}"
+        yield f"base {short(base.commit)} ({found}){share if base.alone_bytes else ''}"
+    if given.files:
+        file_bytes = sum(found.size_bytes for found in given.files)
+        yield f"{counted(len(given.files), 'file')} of {size(file_bytes)} can be exported as they were"
 
 
 class _Counter:
-    """How much of the tensors was read, told to a progress bar."""
+    """How much was read, told to a progress bar."""
 
-    def __init__(self, progress: Progress, total_bytes: int) -> None:
+    def __init__(self, progress: Progress, what: str, total_bytes: int) -> None:
         self._progress = progress
+        self._what = what
         self._total_bytes = total_bytes
         self._done_bytes = 0
         self._lock = threading.Lock()
@@ -85,4 +166,4 @@ class _Counter:
     def add(self, size_bytes: int) -> None:
         with self._lock:
             self._done_bytes += size_bytes
-            self._progress("reading", min(self._done_bytes, self._total_bytes), self._total_bytes)
+            self._progress(self._what, min(self._done_bytes, self._total_bytes), self._total_bytes)

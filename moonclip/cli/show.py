@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from store.beside.composed import Run
+from store.beside.files import StoredFile
 from store.format.entries import ContainerEntry, TensorEntry, ValueEntry
 from store.format.objects import Commit
 from store.format.values import Plain
@@ -12,11 +14,12 @@ from store.naming.refnames import HEAD
 from store.repository import Repository
 from store.sizes import Sizes, size_bytes_of
 
+from ..loading.stored import full_name
 from .commits import Described, describe
 from .corners import look
 from .listing import Listed, find, holds
 from .location import open_store
-from .ls import entry_json, kind_of
+from .ls import digest_of, entry_json, files_of, kind_of
 from .output import echo_json, json_option
 from .plain import to_json, to_lines
 from .refs import complete_revision, read_names
@@ -41,7 +44,9 @@ def show(ctx: click.Context, revision: str, name: str | None, *, as_json: bool) 
     if name is not None and name in metadata and not holds(repo, described.commit, name):
         _show_metadata(name, metadata[name], as_json=as_json)
     elif name is not None:
-        _show_entry(repo, find(repo, described.commit, name), Sizes(repo.reader, repo.is_awaited), as_json=as_json)
+        one = find(repo, described.commit, name)
+        file = files_of(repo, described.commit, [one]).get(one.full_name)
+        _show_entry(repo, one, file, Sizes(repo.reader, repo.is_awaited), as_json=as_json)
     elif as_json:
         echo_json(described.as_json() | {"items": _item_sizes(repo, described.commit)})
     else:
@@ -57,16 +62,18 @@ def _show_metadata(key: str, value: Plain, *, as_json: bool) -> None:
         click.echo(line)
 
 
-def _show_entry(repo: Repository, one: Listed, sizes: Sizes, *, as_json: bool) -> None:
+def _show_entry(repo: Repository, one: Listed, file: StoredFile | None, sizes: Sizes, *, as_json: bool) -> None:
     if as_json:
-        document = entry_json(one, sizes)
-        if isinstance(one.entry, ValueEntry):
+        document = entry_json(one, sizes, file)
+        if file is not None and file.composed is not None:
+            document["parts"] = list(map(_part_json, file.composed.parts))
+        elif isinstance(one.entry, ValueEntry):
             document["value"] = to_json(repo.read_value(one.entry))
         elif isinstance(one.entry, ContainerEntry):
             document["value"] = {"container": one.entry.container, "info": to_json(one.entry.info)}
         echo_json(document)
         return
-    for line in _entry_lines(repo, one, sizes):
+    for line in _entry_lines(repo, one, sizes) if file is None else _file_lines(repo, one, file, sizes):
         click.echo(line)
 
 
@@ -80,6 +87,30 @@ def _entry_lines(repo: Repository, one: Listed, sizes: Sizes) -> Iterator[str]:
     yield f"{name}  {kind}  {size(size_bytes_of(entry))}, stored in {size(stored.stored_bytes)} ({stored.text})"
     yield ""
     yield from look(repo, entry) if isinstance(entry, TensorEntry) else to_lines(repo.read_value(entry))
+
+
+def _file_lines(repo: Repository, one: Listed, file: StoredFile, sizes: Sizes) -> Iterator[str]:
+    """A file: what it consists of, or its beginning."""
+    stored, name = sizes.of(one.entry), printable(one.full_name)
+    yield f"{name}  file  {size(file.size_bytes)}, stored in {size(stored.stored_bytes)} ({stored.text})"
+    yield f"SHA-256: {digest_of(file) or 'not looked at: the file is long'}"
+    yield ""
+    if file.composed is None:
+        assert isinstance(one.entry, ValueEntry)
+        yield from to_lines(repo.read_value(one.entry))
+        return
+    yield "It consists of"
+    for part in file.composed.parts:
+        yield f"  {counted(len(part), 'byte')}" if isinstance(part, bytes) else f"  {_named(part)}"
+
+
+def _named(run: Run) -> str:
+    """A run of a tensor in one line."""
+    return f"{printable(full_name(run.item, run.name))}, {counted(run.stop - run.start, 'byte')} from {run.start}"
+
+
+def _part_json(part: bytes | Run) -> dict[str, Any]:
+    return {"bytes": part.hex()} if isinstance(part, bytes) else part._asdict()
 
 
 def _commit_lines(repo: Repository, described: Described) -> Iterator[str]:

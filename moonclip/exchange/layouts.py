@@ -17,7 +17,7 @@ from ..specs import Layout, file_paths
 from ..state.names import ROOT
 from . import safetensors
 from .named import by_keys, tensors_of
-from .outputs import require_free, writing_into
+from .outputs import require_free, require_inside, writing_into
 from .streaming import WINDOW_BYTES, windows
 
 _JSON: Final = (str, bool, int, float, type(None))
@@ -62,7 +62,7 @@ def export_directory(
     for item in layouts:
         if item not in commit.items:
             raise no_such_item(commit, item)
-    _require_inside(directory, paths)
+    require_inside(directory, list(paths.values()))
     require_free(directory, list(paths.values()), overwrite=overwrite)
     with writing_into(repo.files, directory) as outputs:
         for item, layout in layouts.items():
@@ -88,14 +88,6 @@ def default_layouts(commit: Commit, items: list[str] | None, layouts: Mapping[st
         raise no_such_item(commit, lacking[0])
     wanted = items_matching(commit, items)
     return {item: layouts.get(item, Layout("torch")) for item in wanted}
-
-
-def _require_inside(directory: Path, paths: Mapping[str, str]) -> None:
-    """A link that is there already may lead out of the directory, whatever the path looks like."""
-    root = directory.resolve()
-    for item, path in paths.items():
-        if not (directory / path).resolve().is_relative_to(root):
-            raise Incompatible(f"{item} would be written to {directory / path}, which leads out of it", path=path)
 
 
 class _Writer:

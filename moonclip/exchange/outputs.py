@@ -10,12 +10,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import uuid4
 
 from store.disk.files import BlockWriter, Files
-from store.errors import Conflict
+from store.errors import Conflict, Incompatible
 from store.ids import Buffer
 
 
@@ -50,11 +51,12 @@ class Outputs:
         self._directory = directory
         self._aside = aside
         self._kind = kind
-        self._written: list[str] = []
+        self._numbers = count()
+        self._written: dict[str, int] = {}
 
     @contextmanager
     def open(self, name: str) -> Iterator[BlockWriter]:
-        """Write a file, whose content is durable afterwards.
+        """Write a file, whose content is durable afterwards. Several may be written at once, in any threads.
 
         Args:
             name: where it goes, relative to the directory.
@@ -62,14 +64,15 @@ class Outputs:
         Raises:
             OSError: it could not be written.
         """
-        blocks = self._files.open_blocks(self._place(len(self._written)))
+        number = next(self._numbers)
+        blocks = self._files.open_blocks(self._place(number))
         try:
             yield blocks
             blocks.finish()
         except BaseException:
             blocks.abandon()
             raise
-        self._written.append(name)
+        self._written[name] = number
 
     def write(self, name: str, data: Buffer) -> None:
         """Write a small file. Raises as :meth:`open` does."""
@@ -85,15 +88,17 @@ class Outputs:
         Raises:
             OSError: a file could not be put there.
         """
-        places = {name: self._place(number) for number, name in enumerate(self._written)}
+        places = {name: self._place(number) for name, number in self._written.items()}
         size_bytes = sum(map(self._files.size, places.values()))
         earlier = found_of(self._directory, self._kind)
         if len(places) > 1:
             self._remove([name for name in earlier if name in self._kind.entrances])
-        for name in sorted(places, key=lambda name: name in self._kind.entrances):
-            target = self._directory / name
-            self._files.make_directory(target.parent)
-            self._files.rename_durable(places[name], target)
+        targets = {name: self._directory / name for name in places}
+        for parent in dict.fromkeys(target.parent for target in targets.values()):
+            self._files.make_directory(parent)
+        entrances = [name for name in places if name in self._kind.entrances]
+        for names in ([name for name in places if name not in entrances], entrances):
+            self._files.rename_all_durable({places[name]: targets[name] for name in names})
         self._remove([name for name in earlier if name not in places])
         return size_bytes
 
@@ -162,6 +167,18 @@ def require_free(directory: Path, names: Sequence[str], *, overwrite: bool) -> N
             path=str(directory),
             names=taken,
         )
+
+
+def require_inside(directory: Path, names: Sequence[str]) -> None:
+    """Check that files would lie below a directory: a link that is there already may lead out of it.
+
+    Raises:
+        Incompatible: one would not.
+    """
+    root = directory.resolve()
+    for name in names:
+        if not (directory / name).resolve().is_relative_to(root):
+            raise Incompatible(f"{directory / name} leads out of {directory}; remove the link on the way", path=name)
 
 
 def require_directory(directory: Path) -> None:

@@ -71,7 +71,7 @@ def load(source: Path | IO[bytes], what: str) -> Any:
     """
     try:
         found = _mapped(source, what) if isinstance(source, Path) else _read(source, what)
-        _require_bounded(found, what)
+        require_bounded(found, what)
         return found
     except MoonclipError:
         raise
@@ -129,7 +129,7 @@ def _is_zip(file: IO[bytes], what: str) -> bool:
     return start == _ZIP
 
 
-def _require_bounded(obj: object, what: str) -> None:
+def require_bounded(obj: object, what: str) -> None:
     """Refuse a file that is small because it tells most of its content many times: stored, each is written out.
 
     Raises:

@@ -5,14 +5,9 @@ bytes what the storage means; that is read by an unpickler that knows how to des
 """
 
 import io
-import pickle
 import zipfile
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, Final, NamedTuple
-
-import torch
 
 from store.disk.files import Files, ReadHandle
 from store.errors import Corrupt, MoonclipError
@@ -22,43 +17,13 @@ from store.strided import c_strides
 from ..state.entries import FlatTensor
 from ..state.flattening import flatten
 from . import pickling
-from .dcpmetadata import Place, sizes_of
+from .dcpmetadata import Place
+from .describing import ToldTensor, described
 from .ranges import FileRange, Source
 
 _MAX_PICKLE_BYTES: Final = 1 << 20
-_LOCAL_HEADER_BYTES: Final = 30
+LOCAL_HEADER_BYTES: Final = 30
 _LITTLE: Final = b"little"
-_STORAGES: Final[Mapping[str, str]] = {
-    "BFloat16Storage": "bfloat16",
-    "BoolStorage": "bool",
-    "ByteStorage": "uint8",
-    "CharStorage": "int8",
-    "ComplexDoubleStorage": "complex128",
-    "ComplexFloatStorage": "complex64",
-    "DoubleStorage": "float64",
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "IntStorage": "int32",
-    "LongStorage": "int64",
-    "ShortStorage": "int16",
-}
-
-
-class _Storage(NamedTuple):
-    """What holds a tensor's elements: by which key, and of which dtype, if it says so."""
-
-    key: str
-    dtype: str | None
-
-
-class _Tensor(NamedTuple):
-    """A tensor as its pickle tells of it; ``start`` and ``strides`` count elements."""
-
-    storage: _Storage
-    dtype: str
-    start: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
 
 
 def source_of(place: Place, dtype_name: str, shape: tuple[int, ...], files: Files) -> Source:
@@ -142,15 +107,15 @@ def damaged(place: Place, why: str) -> Corrupt:
 
 def _range(place: Place, handle: ReadHandle, dtype_name: str, shape: tuple[int, ...]) -> FileRange | None:
     """Where its elements lie in the file, in C order; ``None`` if that cannot be told."""
-    record = zipfile.ZipFile(io.BufferedReader(_Slice(handle, place)))
+    record = zipfile.ZipFile(as_file(handle, place))
     pickled = next(info for info in record.infolist() if info.filename.endswith("/data.pkl"))
     folder = pickled.filename.removesuffix("data.pkl")
-    if pickled.file_size > _MAX_PICKLE_BYTES or not _is_little_endian(record, folder):
+    if pickled.file_size > _MAX_PICKLE_BYTES or not is_little_endian(record, folder):
         return None
-    tensor = _described(record.read(pickled))
+    tensor = described(record.read(pickled))
     if tensor is None:
         return None
-    if not isinstance(tensor, _Tensor):
+    if not isinstance(tensor, ToldTensor):
         raise damaged(place, f"it is a {type(tensor).__name__}")
     if (tensor.dtype, tensor.shape) != (dtype_name, shape):
         raise damaged(place, f"a {tensor.dtype} of shape {list(tensor.shape)}, not a {dtype_name} of {list(shape)}")
@@ -161,22 +126,27 @@ def _range(place: Place, handle: ReadHandle, dtype_name: str, shape: tuple[int, 
     start, size_bytes = tensor.start * item_bytes, prod(shape) * item_bytes
     if info.compress_type != zipfile.ZIP_STORED or not 0 <= start <= start + size_bytes <= info.file_size:
         raise damaged(place, f"its storage has {info.file_size} bytes")
-    begin = info.header_offset + _LOCAL_HEADER_BYTES + _names_bytes(handle, place.offset + info.header_offset) + start
+    begin = info.header_offset + LOCAL_HEADER_BYTES + names_bytes(handle, place.offset + info.header_offset) + start
     if begin + size_bytes > place.size_bytes:
         raise damaged(place, "its storage ends outside of it")
     return FileRange(place.path, place.offset + begin, size_bytes)
 
 
-def _is_little_endian(record: zipfile.ZipFile, folder: str) -> bool:
+def is_little_endian(record: zipfile.ZipFile, folder: str) -> bool:
     """Whether a record says so, or is from the time when there was nothing to say."""
     said = [info for info in record.infolist() if info.filename == f"{folder}byteorder"]
     return all(info.file_size == len(_LITTLE) and record.read(info) == _LITTLE for info in said)
 
 
-def _names_bytes(handle: ReadHandle, offset: int) -> int:
+def names_bytes(handle: ReadHandle, offset: int) -> int:
     """How long name and extra field of a file in a zip are, where its content begins; they follow the local header."""
-    header = handle.pread(offset, _LOCAL_HEADER_BYTES)
+    header = handle.pread(offset, LOCAL_HEADER_BYTES)
     return int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+
+
+def as_file(handle: ReadHandle, place: Place) -> io.BufferedReader:
+    """A run of a file, as a file."""
+    return io.BufferedReader(_Slice(handle, place))
 
 
 class _Slice(io.RawIOBase):
@@ -210,84 +180,3 @@ class _Slice(io.RawIOBase):
         count = self._handle.pread_into(self._place.offset + self._at, view)
         self._at += count
         return count
-
-
-# --- the pickle -----------------------------------------------------------------------------------------------------
-
-
-def _described(data: bytes) -> object:
-    """What a pickle holds, tensors as their descriptions; ``None`` if more than that is needed to read it."""
-    pickling.require_small(data)
-    try:
-        return _Describing(io.BytesIO(data)).load()
-    except _UnknownError:
-        return None
-
-
-class _UnknownError(Exception):
-    """The pickle says more than is understood here."""
-
-
-class _Describing(pickle.Unpickler):
-    """Makes descriptions in the place of tensors and storages."""
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        if (module, name) in _BUILT:
-            return _BUILT[module, name]
-        if module == "torch" and name in _STORAGES:
-            return _Named(_STORAGES[name])
-        if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):
-            return _Named(name)
-        raise _UnknownError
-
-    def persistent_load(self, pid: Any, /) -> _Storage:
-        kind, named, key, _, _ = pid
-        if kind != "storage" or type(key) is not str or not isinstance(named, _Named):
-            raise _UnknownError
-        return _Storage(key, named.dtype)
-
-
-class _Rebuilding(NamedTuple):
-    """What a pickle may call. A function itself it could alter."""
-
-    function: Callable[..., Any]
-
-    def __call__(self, *args: Any) -> Any:
-        return self.function(*args)
-
-
-class _Named(NamedTuple):
-    """A dtype, or a storage that has one."""
-
-    dtype: str | None
-
-
-def _tensor(storage: _Storage, name: str | None, start: int, shape: Any, strides: Any, metadata: Any) -> _Tensor:
-    if metadata or name is None:
-        raise _UnknownError  # a conjugation or negation is pending
-    return _Tensor(storage, name, sizes_of((start,))[0], sizes_of(shape), sizes_of(strides))
-
-
-def _plain(
-    storage: _Storage, start: int, shape: Any, strides: Any, _grad: Any, _hooks: Any, more: Any = None
-) -> _Tensor:
-    return _tensor(storage, storage.dtype, start, shape, strides, more)
-
-
-def _typed(
-    storage: _Storage, start: int, shape: Any, strides: Any, _grad: Any, _hooks: Any, named: _Named, more: Any = None
-) -> _Tensor:
-    return _tensor(storage, named.dtype, start, shape, strides, more)
-
-
-def _parameter(tensor: _Tensor, _grad: Any, _hooks: Any) -> _Tensor:
-    return tensor
-
-
-_BUILT: Final[Mapping[tuple[str, str], Callable[..., Any] | _Rebuilding | _Named]] = {
-    ("torch._utils", "_rebuild_tensor_v2"): _Rebuilding(_plain),
-    ("torch._utils", "_rebuild_tensor_v3"): _Rebuilding(_typed),
-    ("torch._utils", "_rebuild_parameter"): _Rebuilding(_parameter),
-    ("torch.storage", "UntypedStorage"): _Named(None),
-    ("collections", "OrderedDict"): OrderedDict,
-}

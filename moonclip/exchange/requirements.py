@@ -12,10 +12,17 @@ def require_torch(what: str) -> None:
     Raises:
         MoonclipError: it is not installed.
     """
-    try:
-        import torch  # noqa: F401 - to see whether it is there
-    except ImportError:
+    if not has_torch():
         raise MoonclipError(
             f"{what} takes torch, which is not installed; install it with `pip install 'moonclip-store[torch]'`, or use"
             " safetensors files"
-        ) from None
+        )
+
+
+def has_torch() -> bool:
+    """Whether torch can be imported."""
+    try:
+        import torch  # noqa: F401 - to see whether it is there
+    except ImportError:
+        return False
+    return True

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import torch
 
+from store.beside import composed
 from store.errors import Corrupt, Incompatible
 from store.format.values import Plain, Tagged
 
@@ -185,6 +186,7 @@ _DTYPE, _LAYOUT, _MEMORY_FORMAT = (_named_constant(kind) for kind in (torch.dtyp
 
 _WRITERS: Final[dict[type, tuple[str, Callable[[Any], Plain]]]] = {
     bytearray: ("bytearray", bytes),
+    composed.Composed: (composed.TAG, lambda file: composed.to_plain(file).payload),
     range: ("range", lambda r: (r.start, r.stop, r.step)),
     PosixPath: ("path", str),
     WindowsPath: ("path", str),
@@ -209,6 +211,7 @@ _WRITERS: Final[dict[type, tuple[str, Callable[[Any], Plain]]]] = {
 
 _READERS: Final[dict[str, Callable[[Plain], object]]] = {
     "bytearray": lambda data: bytearray(_bytes(data)),
+    composed.TAG: composed.from_payload,
     "range": lambda bounds: range(*bounds),
     "path": Path,
     "posix path": PurePosixPath,

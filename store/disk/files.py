@@ -8,7 +8,7 @@ Spec: docs/format.md §8 (what a crash between two steps leaves).
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -193,6 +193,20 @@ class Files:
         self.sync_directory(target.parent)
         if source.parent != target.parent:
             self.sync_directory(source.parent)
+
+    def rename_all_durable(self, names: Mapping[Path, Path]) -> None:
+        """Give files, whose content is durable, other names, at the cost of one sync for each directory.
+
+        Args:
+            names: new names by old ones. What had a new one is replaced.
+
+        Raises:
+            OSError: some have their old names, and those that have new ones have them for now.
+        """
+        for source, target in names.items():
+            self._disk.rename(source, target)
+        for directory in dict.fromkeys(path.parent for pair in names.items() for path in reversed(pair)):
+            self.sync_directory(directory)
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable, after a call that changed them and failed to.

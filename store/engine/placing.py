@@ -10,7 +10,6 @@ from typing import Any
 
 from ..errors import Incompatible
 from ..saving.inputs import ContainerInput, Input, ItemInput, ValueInput
-from .arrays import is_array, tensor_input
 
 ROOT = ""
 """Name of the item itself."""
@@ -28,6 +27,8 @@ def leaf_input(name: str, position: int, given: Any) -> Input:
     Raises:
         Incompatible: an array of a dtype that cannot be stored.
     """
+    from .arrays import is_array, tensor_input  # which loads NumPy: files and trees do without
+
     return tensor_input(name, position, given) if is_array(given) else ValueInput(position, given)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..beside.files import ITEM, FileSource, files_in, files_item
 from ..errors import Incompatible, NotFound
+from ..format.entries import ValueEntry
 from ..format.objects import Commit
 from ..format.values import Plain
 from ..ids import CommitId
@@ -54,7 +55,7 @@ def put_files(repo: "Repository", files: Mapping[str, FileSource], *, branch: st
         commit = repo.commit(tip)
         kept = [_as_it_is(repo, commit, item) for item in commit.items if item != ITEM]
         had = files_in(repo, commit)
-        repo.bring(file.held for file in had.values() if not isinstance(file.held, bytes))
+        repo.bring(file.held for file in had.values() if isinstance(file.held, ValueEntry))
         inputs = [*kept, files_item({**had, **files})]
         return repo.save(SaveRequest(inputs, branch, tip, commit.step, message, commit.metadata)).commit
 

@@ -1,6 +1,8 @@
 """``moonclip export --format``: directories that other tools read."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from click.testing import Result
 from safetensors.torch import load_file
 
 from moonclip import CheckpointManager
+from tests.modeldirs import awkward, digests
 from tests.stores import History
 
 Out = Callable[..., str]
@@ -36,6 +39,7 @@ def test_hf(output: Out, document: Document, past: History, tmp_path: Path) -> N
         "path": "hf",
         "format": "hf",
         "items": ["model"],
+        "files": [],
         "bytes": sum(path.stat().st_size for path in (tmp_path / "hf").iterdir()),
         "left_out": 0,
         "tied": {},
@@ -119,3 +123,62 @@ def test_a_format_goes_before_a_suffix(output: Out, past: History, tmp_path: Pat
     assert len(torch.load(tmp_path / "model.bin", weights_only=True)) == 3
     output("export", "best", "--format", "hf", "-o", "model.safetensors")
     assert names(tmp_path / "model.safetensors") == ["model.safetensors"]
+
+
+# --- files that were imported ---------------------------------------------------------------------------------------
+
+
+def test_files_as_they_were(output: Out, document: Document, failure: Out, past: History, tmp_path: Path) -> None:
+    awkward(tmp_path / "in")
+    document("import", "in", "--branch", "odd")
+    expected = digests(tmp_path / "in")
+    assert output("export", "odd", "-o", "out").startswith(f"wrote {len(expected)} files to out (")
+    assert digests(tmp_path / "out") == expected
+    assert "exists; replace what is there with --force" in failure("export", "odd", "-o", "out")
+    told = document("export", "odd", "-o", "v1.5", "--file", "*.json", "--file", "empty.txt")
+    assert told["format"] == "files"
+    assert told["files"] == [path for path in expected if path.endswith(".json") or path == "empty.txt"]
+    assert told["bytes"] == sum((tmp_path / "in" / path).stat().st_size for path in told["files"])
+    assert "no file 'x'" in failure("export", "odd", "-o", "none", "--file", "x")
+    assert "no files that were stored with it" in failure("export", "best", "--format", "files", "-o", "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_files_are_listed_and_shown(output: Out, document: Document, past: History, tmp_path: Path) -> None:
+    awkward(tmp_path / "in")
+    document("import", "in", "--branch", "odd")
+    expected = digests(tmp_path / "in")
+    lines = output("ls", "odd", "files::*").splitlines()
+    assert {line.split()[1] for line in lines} == {digest[:12] for digest in expected.values()}
+    assert all(line.startswith("file  ") for line in lines)
+    told = {each["name"].removeprefix("files::"): each["file"] for each in document("ls", "odd", "files::*")}
+    assert {path: file["sha256"] for path, file in told.items()} == expected
+    assert {path: file["size_bytes"] for path, file in told.items()} == {
+        path: (tmp_path / "in" / path).stat().st_size for path in expected
+    }
+    assert not any("file" in each for each in document("ls", "odd", "model::*"))
+    shown = output("show", "odd", "files::adapter_model.safetensors").splitlines()
+    assert shown[1] == f"SHA-256: {expected['adapter_model.safetensors']}"
+    assert "  adapter::lora_A, 9,600 bytes from 0" in shown
+    assert "<20 bytes>" not in output("show", "odd", "files::config.json")
+    parts = document("show", "odd", "files::adapter_model.safetensors")["parts"]
+    assert parts[1:] == [
+        {"item": "adapter", "name": "lora_A", "start": 0, "stop": 9600},
+        {"item": "adapter", "name": "lora_B", "start": 0, "stop": 9600},
+    ]
+
+
+def test_cat_of_a_file_that_consists_of_tensors(past: History, document: Document, tmp_path: Path) -> None:
+    awkward(tmp_path / "in")
+    document("import", "in", "--branch", "odd")
+    command = [sys.executable, "-m", "moonclip", "-C", str(past.root), "cat", "odd:adapter_model.safetensors"]
+    content = subprocess.run(command, capture_output=True, check=True).stdout
+    assert content == (tmp_path / "in" / "adapter_model.safetensors").read_bytes()
+
+
+def test_an_item_called_files_that_holds_others(output: Out, past: History) -> None:
+    with CheckpointManager(past.root) as mgr:
+        mgr.save("odd", {"files": {"w": torch.ones(300), "lr": 0.5, "log": b"text"}})
+    lines = {line.split()[-1]: line.split()[0] for line in output("ls", "odd", "files::*").splitlines()}
+    assert lines == {"files::w": "float32", "files::lr": "value", "files::log": "file"}
+    assert "0.5" in output("show", "odd", "files::lr")

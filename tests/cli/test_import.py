@@ -15,6 +15,7 @@ from click.testing import Result
 from safetensors.torch import load_file, save_file
 
 from moonclip.cli import importing
+from tests.modeldirs import digests
 from tests.stores import History
 
 Out = Callable[..., str]
@@ -41,7 +42,13 @@ def test_onto_a_branch_with_what_is_said_of_it(document: Document, past: History
         "import", "ema=m.safetensors", "m.safetensors", "--branch", "base", "-m", "from afar", "--step", "7"
     )
     commit = told.pop("commit")
-    assert told == {"branch": "base", "step": 7, "items": ["ema", "model"], "bytes": 2400}
+    assert {key: told[key] for key in ("branch", "step", "items", "bytes")} == {
+        "branch": "base",
+        "step": 7,
+        "items": ["ema", "model"],
+        "bytes": 2400,
+    }
+    assert (told["base"], told["base_found_by"], told["files"]) == (None, "none", 0)
     (newest,) = document("log", "base")
     assert (newest["id"], newest["step"], newest["message"]) == (commit, 7, "from afar")
 
@@ -52,7 +59,9 @@ def test_directories(document: Document, output: Out, past: History, tmp_path: P
     dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path / "dcp"), no_dist=True)
     assert document("import", "dcp")["items"] == ["model", "optim"]
     output("export", "HEAD", "--format", "hf", "-o", "hf")
-    assert document("import", "hf/")["items"] == ["model"]
+    assert document("import", "hf/")["items"] == ["model", "files"]
+    alone = document("import", "ema=hf/", "--branch", "alone")
+    assert (alone["items"], alone["files"]) == (["ema"], 0)
     output("export", "HEAD", "-o", "again.safetensors", "--item", "model")
     assert torch.equal(load_file(tmp_path / "again.safetensors")["w"], state["model"]["w"])  # type: ignore[arg-type]
 
@@ -90,7 +99,7 @@ def test_a17_what_would_run_something_is_refused(
 def test_progress_is_told_in_bytes(run: Run, past: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a terminal would be told: the bar itself is another module's."""
     told: list[tuple[str, int, int]] = []
-    counter = importing._Counter(lambda *each: told.append(each), 100)
+    counter = importing._Counter(lambda *each: told.append(each), "reading", 100)
     for size_bytes in (30, 60, 60):  # a save that had to be repeated reads more than there is
         counter.add(size_bytes)
     assert told == [("reading", 30, 100), ("reading", 90, 100), ("reading", 100, 100)]
@@ -142,3 +151,55 @@ def test_a_branch_without_a_name_is_refused(failure: Out, past: History, tmp_pat
     torch.save({"w": torch.ones(2)}, tmp_path / "step_1.pt")
     assert "a name must not be empty" in failure("import", "step_1.pt", "--branch", "")
     assert "a name must not be empty" in failure("migrate", str(tmp_path), "--branch", "")
+
+
+# --- model directories ----------------------------------------------------------------------------------------------
+
+
+def made(directory: Path, seed: int = 0, change: float = 0.0) -> Path:
+    directory.mkdir()
+    base = torch.randn(300, 400, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
+    save_file({"w": base + change * torch.randn(300, 400).to(torch.bfloat16)}, directory / "model.safetensors")
+    (directory / "config.json").write_text("{}")
+    return directory
+
+
+def test_a_model_directory_and_its_base(output: Out, document: Document, past: History, tmp_path: Path) -> None:
+    made(tmp_path / "llama")
+    made(tmp_path / "chat", change=1e-3)
+    assert output("import", "llama", "--branch", "base", "--base", "none").splitlines()[1:] == [
+        "2 files of 234 KiB can be exported as they were"
+    ]
+    base = document("log", "base")[0]["id"]
+    lines = output("import", "chat", "--branch", "chat", "-m", "Tuned").splitlines()
+    assert lines[0].endswith(" on branch chat: model, files (234 KiB of tensors)")
+    assert lines[1].startswith(f"base {base[:8]} (nearest of the store's), which saves an estimated ")
+    newest = document("log", "chat")[0]
+    assert (newest["message"], newest["parents"], newest["metadata"]["derived-from"]) == ("Tuned", [base], base)
+    told = document("import", "chat", "--branch", "named", "--base", "base~0")
+    assert (told["base"], told["base_found_by"]) == (base, "name")
+    assert told["base_saves_bytes"] > 50_000 > told["stored_bytes"]
+    assert document("import", "chat", "--branch", "alone", "--base", "none")["base"] is None
+
+
+def test_a_base_that_is_not_there(failure: Out, past: History, tmp_path: Path) -> None:
+    made(tmp_path / "llama")
+    assert "nothing" in failure("import", "llama", "--base", "nothing")
+
+
+def test_what_is_kept_or_left_out_is_told(run: Run, document: Document, past: History, tmp_path: Path) -> None:
+    torch.save(Evil(), made(tmp_path / "llama") / "training_args.bin")
+    (tmp_path / "llama" / ".git").mkdir()
+    result = run("import", "llama")
+    assert "kept training_args.bin as it is: it holds more than tensors" in result.stderr
+    assert "left out .git: a directory of another tool" in result.stderr
+    told = document("import", "llama")
+    assert [each["name"] for each in (*told["kept"], *told["left_out"])] == ["training_args.bin", ".git"]
+
+
+def test_a_directory_without_torch(past: History, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(50_000)}, made(tmp_path / "llama") / "pytorch_model.bin")
+    ended = without_torch(tmp_path, "import", "llama", "--branch", "base")
+    assert (ended.returncode, "kept pytorch_model.bin as it is: torch is not installed" in ended.stderr) == (0, True)
+    assert without_torch(tmp_path, "export", "base", "-o", "out").returncode == 0
+    assert digests(tmp_path / "out") == digests(tmp_path / "llama")

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from moonclip import CheckpointManager
 from moonclip.cli.app import commands
+from tests.modeldirs import digests
 
 TEXT = (Path(__file__).parents[2] / "docs" / "exchange.md").read_text()
 
@@ -33,13 +34,17 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         mgr.save(step=5, model=model, optimizer=optimizer, config={"lr": 0.5})
     ran = [run(line[2:]) for block in blocks("console")[:1] for line in block.splitlines()]
     names = {"build_model": build_model}
-    for block in blocks("python"):
+    *first, last = blocks("python")
+    for block in first:
         exec(compile(block, "docs/exchange.md", "exec"), names)
     loaded = names["model"]
     assert all(map(torch.equal, loaded.state_dict().values(), model.state_dict().values()))  # type: ignore[attr-defined]
-    names["mgr"].close()  # type: ignore[attr-defined]
     ran += [run(line[2:]) for block in blocks("console")[1:] for line in block.splitlines()]
-    assert len(ran) == 9
+    assert len(ran) == 13
+    assert digests(tmp_path / "again") == digests(tmp_path / "exports" / "hf")
+    exec(compile(last, "docs/exchange.md", "exec"), names)
+    names["mgr"].close()  # type: ignore[attr-defined]
+    assert digests(tmp_path / "thrice") == digests(tmp_path / "weights")
 
 
 def run(command: str) -> str:

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.tensor import Shard
 
 from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, MoonclipError, Unsafe
-from moonclip.exchange import dcppickle, dcpwriting, records
+from moonclip.exchange import dcppickle, dcpwriting, describing
 from moonclip.exchange.importing import Source, Wanted, import_files, items_of
 from moonclip.exchange.ranges import Ranges
 from moonclip.sharding.layouts import Layout, Split
@@ -347,12 +347,12 @@ def test_f10_a_pickle_of_a_few_bytes_takes_no_memory(directory: Path, asked: byt
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert isinstance(refusal(directory), Corrupt)
     with pytest.raises(ValueError, match=r"pickle|bytes"):
-        records._described(b"\x80\x05K\x01" + asked + b".")
+        describing.described(b"\x80\x05K\x01" + asked + b".")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "KiB"
 
 
 def test_f10_a_tensors_pickle_cannot_alter_what_it_names() -> None:
-    for (module, name), built in records._BUILT.items():
+    for (module, name), built in describing._BUILT.items():
         before = vars(built) if hasattr(built, "__dict__") and not isinstance(built, type) else None
         assert before is None, f"{module}.{name} has attributes that a pickle could set"
 

@@ -1,6 +1,5 @@
 """Directories as model hubs have them: written from any layout, and loaded straight into models, whole or sharded."""
 
-import errno
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,10 +19,10 @@ from moonclip.exchange import hub
 from moonclip.exchange.loading import load_ranges
 from moonclip.exchange.ranges import Ranges
 from moonclip.sharding.layouts import Layout, Split
-from store.disk.calls import Disk
 from store.disk.files import Files
 from store.repository import Repository
 from tests import reads
+from tests.dying import Dying
 from tests.ranks import rank_of, spread
 from tests.resharding import reshard
 from tests.stores import damage
@@ -177,26 +176,6 @@ def test_a_failed_export_leaves_what_was_there(mgr: CheckpointManager, model: Ti
     with pytest.raises(Corrupt):
         mgr.export("main", tmp_path / "new", format="hf")
     assert not (tmp_path / "new").exists()
-
-
-class Dying(Disk):
-    """Takes so many changes of names, and no more."""
-
-    def __init__(self, changes: int) -> None:
-        self.changes = changes
-
-    def _change(self) -> None:
-        self.changes -= 1
-        if self.changes < 0:
-            raise OSError(errno.EIO, "gone")
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._change()
-        super().rename(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._change()
-        super().unlink(path)
 
 
 @pytest.mark.parametrize(("before", "after"), [(10**4, 10**4), (10**9, 10**4), (10**4, 10**9), (10**9, 10**9)])

@@ -100,7 +100,7 @@ def test_b17_a_link_does_not_lead_out_of_the_directory(mgr: CheckpointManager, t
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "sub").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Incompatible, match="leads out of it"):
+    with pytest.raises(Incompatible, match="leads out of"):
         export(mgr, tmp_path / "out", {"model": Layout("torch", "sub/model.pt")})
     assert list((tmp_path / "elsewhere").iterdir()) == []
 

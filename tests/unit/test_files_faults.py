@@ -18,6 +18,7 @@ CHANGES: dict[str, Change] = {
     "append_durable": lambda files, root: files.append_durable(root / "file", NEW),
     "allocate": lambda files, root: files.allocate(root / "new", 8192),
     "rename_durable": lambda files, root: files.rename_durable(root / "file", root / "renamed"),
+    "rename_all_durable": lambda files, root: files.rename_all_durable({root / "file": root / "renamed"}),
     "remove": lambda files, root: files.remove(root / "file"),
     "make_directory": lambda files, root: files.make_directory(root / "a" / "b"),
 }

@@ -1,0 +1,184 @@
+"""Files of a commit as they were: a directory that was imported, byte for byte."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from store.beside.composed import Hashed
+from store.beside.files import ITEM, StoredFile, files_in
+from store.disk.blockqueue import BlockQueue
+from store.errors import Incompatible, NotFound
+from store.format.objects import Commit
+from store.ids import short
+from store.limits import MIB
+from store.parallel import Threads
+from store.repository import Repository
+
+from .hub import INDEX
+from .outputs import Kind, require_free, require_inside, writing_into
+
+_WINDOW_BYTES: Final = 8 * MIB
+"""Read at once of one file: two chunks, and several files are written at once."""
+
+_AHEAD: Final = 2
+"""Windows of a file that are read before the first of them is hashed and written."""
+
+_MAX_FILES: Final = 4
+"""Written at once."""
+
+_ENTRANCES: Final = frozenset({"config.json", "adapter_config.json", "model_index.json", "modules.json", INDEX})
+"""What libraries read first of a model: as long as it is not there, whatever else is there is no model."""
+
+
+def write(
+    directory: Path, repo: Repository, commit: Commit, *, names: Sequence[str] | None = None, overwrite: bool = False
+) -> dict[str, int]:
+    """Write files of a commit: all that are wanted, or none. What was imported has the SHA-256 that it had then.
+
+    Args:
+        directory: made if there is none; other files in it stay.
+        repo: the store.
+        commit: the commit.
+        names: paths of files, or globs in which ``*`` crosses ``/``; all if ``None``.
+        overwrite: whether files may be replaced.
+
+    Returns:
+        Bytes of each file that was written, by its path.
+
+    Raises:
+        Incompatible: the commit has no files, or a path would lead out of the directory. Nothing was written.
+        Conflict: a file exists, and ``overwrite`` is false.
+        NotFound: there is no such file, or an item or chunk of which one consists is missing.
+        Pruned: likewise, and that was meant.
+        Corrupt: stored bytes are damaged, or make another file than was imported. What was there before is there still.
+        OSError: a file could not be written.
+
+    Cost: some 40 MiB for each of up to four files at once.
+    """
+    files = wanted_files(repo, commit, names)
+    _require_legal(list(files))
+    require_inside(directory, list(files))
+    require_free(directory, list(files), overwrite=overwrite)
+    for file in files.values():
+        if file.composed is not None:
+            file.parts.require(file.composed)
+    entrances = tuple(path for path in files if path in _ENTRANCES)
+    with writing_into(repo.files, directory, Kind(entrances)) as outputs:
+
+        def write_one(file: StoredFile) -> None:
+            with outputs.open(file.path) as blocks:
+                _pass_through(file, lambda window: blocks.write([window]))
+
+        _each(list(files.values()), repo, write_one)
+        outputs.put()
+    return {path: file.size_bytes for path, file in files.items()}
+
+
+def verify(repo: Repository, commit: Commit, names: Collection[str], told: Callable[[int], None]) -> None:
+    """Check that files that consist of tensors lead to some, and of some of them that they come back. Writes nothing.
+
+    Args:
+        repo: the store.
+        commit: the commit.
+        names: paths of files that are put together, and compared with their SHA-256.
+        told: told of so many more bytes that were read, in any thread.
+
+    Raises:
+        NotFound: an item or chunk of which one consists is missing.
+        Corrupt: stored bytes are damaged, or make another file.
+
+    Cost: decoding and hashing, of several files at once; memory as :func:`write` takes it.
+    """
+    files = files_in(repo, commit).values()
+    for file in files:
+        if file.composed is not None:
+            file.parts.require(file.composed)
+    compared = [file for file in files if file.composed is not None and file.path in names]
+    _each(compared, repo, lambda file: _pass_through(file, lambda window: told(len(window))))
+
+
+def wanted_files(repo: Repository, commit: Commit, names: Sequence[str] | None) -> Mapping[str, StoredFile]:
+    """Files of a commit that are asked for, by path.
+
+    Raises:
+        Incompatible: the commit has none at all.
+        NotFound: nothing is called so.
+        Pruned: they were pruned.
+        Corrupt: a tree is damaged.
+    """
+    files = files_in(repo, commit)
+    if not files:
+        raise Incompatible(
+            f"commit {short(commit.id)} has no files that were stored with it; export it in another format",
+            commit=commit.id.hex(),
+        )
+    if names is None:
+        return files
+    chosen: set[str] = set()
+    for name in names:
+        hits = [path for path in files if path == name or fnmatchcase(path, name)]
+        if not hits:
+            raise NotFound(
+                f"no file {name!r} in commit {short(commit.id)};"
+                f" `moonclip ls {short(commit.id)} '{ITEM}::*'` lists them",
+                path=name,
+            )
+        chosen.update(hits)
+    return {path: file for path, file in files.items() if path in chosen}
+
+
+def _require_legal(paths: Sequence[str]) -> None:
+    """A store may be anybody's: a path of it must not lead elsewhere."""
+    for path in paths:
+        if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path:
+            raise Incompatible(f"{path!r} is no path of a file below a directory; nothing was written", path=path)
+
+
+def _each(files: Sequence[StoredFile], repo: Repository, act: Callable[[StoredFile], None]) -> None:
+    """Do something with each of some files, several at once, the largest first, so that threads end together.
+
+    In threads of their own: those of the store read for each of these.
+    """
+    if not files:
+        return
+    threads = Threads(min(repo.threads.count, _MAX_FILES, len(files)))
+    try:
+        threads.run(act, sorted(files, key=lambda file: -file.size_bytes))
+    finally:
+        threads.close()
+
+
+def _pass_through(file: StoredFile, take: Callable[[memoryview], None]) -> None:
+    """Read a file, and hand it over in the order of its bytes; the hash is compared behind the last."""
+    if file.composed is None:
+        for window in file.windows():
+            take(window)
+        return
+    hashing = Hashed(file.path, file.composed)
+
+    def hash_and_take(window: memoryview) -> None:
+        hashing.update(window)
+        take(window)
+
+    rooms: list[memoryview] = []
+
+    def room(size_bytes: int) -> memoryview:
+        return (rooms.pop() if rooms else memoryview(bytearray(_WINDOW_BYTES)))[:size_bytes]
+
+    windows = file.parts.windows(file.composed, _WINDOW_BYTES, room)
+    _run_ahead(windows, BlockQueue(hash_and_take, "moonclip-give"), rooms)
+    hashing.require_same()
+
+
+def _run_ahead(windows: Iterator[memoryview], queue: BlockQueue[memoryview], rooms: list[memoryview]) -> None:
+    """Read windows while those before are taken; no more than some at once, in memory that is used again."""
+    try:
+        for number, window in enumerate(windows):
+            if number >= _AHEAD:
+                rooms.append(memoryview(queue.get().obj))
+            queue.put(window)
+        queue.finish()
+    except BaseException:
+        queue.stop()
+        raise
