@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from store.repository import Repository
 from tests.docpages import ROOT, blocks, play
+from tests.families import pretrained, tuned
+from tests.modeldirs import digests
 
 README = ROOT / "README.md"
 
@@ -25,11 +28,18 @@ def test_its_blocks_run_and_leave_the_branches_they_speak_of(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     model = torch.nn.ModuleDict({"embed": torch.nn.Linear(4, 4), "head": torch.nn.Linear(4, 4)})
     model.forward = lambda x: model["head"](model["embed"](x))  # type: ignore[method-assign]
+    base = pretrained("encoder", 1)
+    for name, state in (("llama", base), ("llama-chat", tuned("encoder", base, 2))):
+        (tmp_path / name).mkdir()
+        save_file(state, tmp_path / name / "model.safetensors")
     names = {"model": model, "optimizer": torch.optim.AdamW(model.parameters()), "train_step": train_step}
     play(README, names)
     names["mgr"].close()  # type: ignore[operator]
     with Repository.open(tmp_path / "checkpoints") as repository:
         assert {"branches/main", "branches/lr3", "tags/nightly"} <= set(repository.refs.list())
+        chat, llama = repository.resolve("chat"), repository.resolve("llama")
+        assert repository.commit(chat).parents == (llama,)
+    assert digests(tmp_path / "again") == digests(tmp_path / "llama-chat")
 
 
 def test_targets_of_make_exist() -> None:
