@@ -6,7 +6,7 @@ Spec: docs/format.md §1.1.
 import json
 
 from .disk.files import Files
-from .layout import PURPOSES, Layout, check_format
+from .layout import PURPOSES, Layout, check_format, features_named
 
 
 def need_feature(layout: Layout, files: Files, feature: str) -> None:
@@ -27,12 +27,11 @@ def need_feature(layout: Layout, files: Files, feature: str) -> None:
     """
     with files.lock_exclusive(layout.root / "config.lock"):
         data = files.read_bytes(layout.format)
-        for purpose in PURPOSES:
+        for purpose in ("read", "write"):  # whoever must not collect may write
             check_format(layout.root, data, purpose)
-        lists = json.loads(data)
-        lacking = [name for name in PURPOSES if feature not in lists[name]]
-        if lacking:
-            lists |= {name: sorted([*lists[name], feature]) for name in lacking}
-            files.write_atomic(layout.format, (json.dumps(lists, indent=2) + "\n").encode())
-        else:
+        named = {purpose: features_named(layout.root, data, purpose) for purpose in PURPOSES}
+        if all(feature in names for names in named.values()):
             files.sync_directory(layout.root)  # whoever named it may have died before that
+        else:
+            lists = json.loads(data) | {purpose: sorted({*names, feature}) for purpose, names in named.items()}
+            files.write_atomic(layout.format, (json.dumps(lists, indent=2) + "\n").encode())

@@ -70,11 +70,7 @@ def check_format(root: Path, data: bytes, purpose: str) -> None:
     Raises:
         Incompatible: the store needs unknown features, or the file is not a ``format`` file.
     """
-    try:
-        needed = set(json.loads(data)[purpose])
-    except (ValueError, KeyError, TypeError) as error:
-        raise Incompatible(f"{root}/format is not a Moonclip format file ({error})", path=str(root)) from error
-    unknown = sorted(needed - FEATURES)
+    unknown = sorted(features_named(root, data, purpose) - FEATURES)
     if unknown:
         raise Incompatible(
             f"the store at {root} needs {', '.join(map(repr, unknown))} to {purpose}, which this version does not know;"
@@ -82,6 +78,18 @@ def check_format(root: Path, data: bytes, purpose: str) -> None:
             path=str(root),
             features=unknown,
         )
+
+
+def features_named(root: Path, data: bytes, purpose: str) -> frozenset[str]:
+    """What a ``format`` file says is needed for a purpose. Arguments as for :func:`check_format`.
+
+    Raises:
+        Incompatible: it is no such file.
+    """
+    try:
+        return frozenset(map(str, json.loads(data)[purpose]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise Incompatible(f"{root}/format is not a Moonclip format file ({error})", path=str(root)) from error
 
 
 def not_a_store(root: Path) -> StoreNotFound:

@@ -455,8 +455,8 @@ FETCH_RUN_BYTES: Final = 8 * MIB
 """Read with one request. S3 gives a connection about 85 MB/s: a tenth of a second, of which asking takes a third."""
 
 FETCH_WINDOW_BYTES: Final = 32 * MIB
-"""Stored bytes that are checked and written at a time, into a pack of their own. Twice as much is in memory, since the
-next window is read meanwhile: with 64 MiB a clone of a gigabyte took 340 MB, and no less time."""
+"""Stored bytes that are checked and written at a time, into a pack of their own. Thrice as much is in memory, since one
+window is stored and another read meanwhile; with twice that a clone took no less time."""
 
 FETCH_KEPT_BYTES: Final = 16 * MIB
 """Decoded bases that a fetch keeps. Most deltas of a window follow their base in it, and need none of these."""

@@ -1,7 +1,7 @@
 """Bringing states back, as methods of a manager: ``resume``, ``load``, and some tensors."""
 
-from collections.abc import Mapping, MutableMapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from ..ranks.recorder import RankRecorder
 from ..ranks.resuming import commit_for_all, resume_together
 from ..ranks.taking import taken_by_all
 from ..ranks.talk import Talk
+from ..saving.binding import ResumePoint
 from ..saving.reports import Reports
 from ..specs import Schema
 from ..state.items import flattened, gathered
@@ -66,7 +67,8 @@ class Restoring(Aliases, Syncing, Upkeep):
         Args:
             rev: commit to take up at, as for :meth:`load`; the branch's tip if ``None``.
             branch: branch to continue on, from now on the bound one; with ``rev`` it is made there if it does not
-                exist. The bound one if ``None``.
+                exist, and goes on from its tip, with a warning, if that is where it was made: so the same call begins
+                and continues it. The bound one if ``None``.
             rng: also restore the random number generators, after all else.
             strict: whether names and dtypes have to agree exactly, see :meth:`load`.
             verify: how much is checked, see :meth:`load`.
@@ -79,7 +81,8 @@ class Restoring(Aliases, Syncing, Upkeep):
             The next step: one more than the commit's; 0 if the branch has no commit yet, and then nothing is touched.
 
         Raises:
-            Conflict: ``rev`` is not the tip of the branch to continue on; the message names the ways out.
+            Conflict: ``rev`` is not the tip of the branch to continue on, nor where it was begun; the message names the
+                ways out.
             NotFound: ``rev`` names nothing, or neither does ``branch``, in a store that has others.
             Incompatible: something does not fit; the message lists it all, and nothing was altered.
             RemoteError: the remote of an empty store did not answer as it should.
@@ -150,6 +153,11 @@ class Restoring(Aliases, Syncing, Upkeep):
             Unsafe: it holds a class or pickle that was not allowed.
             Corrupt: stored bytes are damaged; the message says which. Tensors may be partly written.
         """
+        if into is not None and not isinstance(into, Mapping):
+            raise Incompatible(
+                f"into takes targets by item, as in into={{'model': model}}, not a {type(into).__name__};"
+                " or give it by its item's name: load(…, model=model)"
+            )
         given = {name: target for name, target in placed(objects, targets).items() if target is not None}
         if given:
             into = gathered(into, given, rng=False)
@@ -249,8 +257,9 @@ class Restoring(Aliases, Syncing, Upkeep):
             self._binding.bind(point.branch, None)
             self._resumed = Resumed()
             return 0
-        line = [point.commit] if rev is not None else self._binding.line(point.branch, point.commit)
-        found, skipped = load_newest(self._repo, point.branch, line, wanted, self._policy)
+        line = [point.commit] if point.is_named else self._binding.line(point.branch, point.commit)
+        with self._telling_the_way_back(point, targets):
+            found, skipped = load_newest(self._repo, point.branch, line, wanted, self._policy)
         if point.is_new:
             self._repo.set_ref(branch_name(point.branch), None, point.commit, "branch", f"resumed at {rev}")
         self._binding.bind(point.branch, found, left=point.commit if skipped else None)
@@ -259,3 +268,21 @@ class Restoring(Aliases, Syncing, Upkeep):
                 self._staging.expect(flattened(targets, self._policy))
         self._resumed = Resumed(found.hex(), tuple(skipped))
         return self._binding.next_step(found)
+
+    @contextmanager
+    def _telling_the_way_back(self, point: ResumePoint, targets: Mapping[str, Any]) -> Iterator[None]:
+        """Say what to do where a branch's tip lacks items: something else was saved there last, under a tag perhaps."""
+        try:
+            yield
+        except Incompatible as error:
+            if (
+                point.commit is not None
+                and not point.is_named
+                and targets.keys() - self._repo.commit(point.commit).items
+            ):
+                error.add_note(
+                    f"the last save on branch {point.branch!r} had other items. To go on from an older commit, move the"
+                    f" branch back to it with `moonclip reset REVISION`, or branch off with resume(rev=…,"
+                    f" branch='new-name', …). Save what is no step of a run on a branch of its own"
+                )
+            raise

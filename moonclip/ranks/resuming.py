@@ -84,7 +84,7 @@ def resume_together(
         bring(list(dict.fromkeys(item for items in said for item in items)))
         point = binding.resume_point(rev, branch)
         line = [] if point.commit is None else [point.commit]
-        if point.commit is not None and rev is None and wanted.strict:
+        if point.commit is not None and not point.is_named and wanted.strict:
             line = list(islice(binding.line(point.branch, point.commit), LAST_GOOD_COMMITS))
         found = {"branch": point.branch, "line": [each.hex() for each in line], "is_new": point.is_new}
         return [found] * talk.group.world_size

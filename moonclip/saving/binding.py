@@ -31,11 +31,13 @@ class ResumePoint:
         branch: branch to be bound to, short name.
         commit: commit to load, ``None`` if the branch has none yet.
         is_new: whether the branch is still to be made.
+        is_named: whether a person named that very commit, so that no other will do if it is damaged.
     """
 
     branch: str
     commit: CommitId | None
     is_new: bool = False
+    is_named: bool = False
 
 
 class Binding:
@@ -112,6 +114,8 @@ class Binding:
     def resume_point(self, rev: str | None, branch: str | None) -> ResumePoint:
         """Where ``resume(rev=…, branch=…)`` takes up. Changes nothing.
 
+        A branch that was begun at that commit goes on from its tip: a script that begins one can be run again.
+
         Raises:
             NotFound: ``rev`` names nothing, or neither does ``branch``, in a store that has others.
             Conflict: it is not the tip of a branch to continue on, or the new branch exists elsewhere.
@@ -125,11 +129,14 @@ class Binding:
             return ResumePoint(name, tip)
         commit = self._repo.resolve(rev, self.branch)
         if commit == tip:
-            return ResumePoint(name, tip)
+            return ResumePoint(name, tip, is_named=True)
         if branch is None:
             raise self._not_the_tip(rev, commit, tip)
         if tip is None:
-            return ResumePoint(name, commit, is_new=True)
+            return ResumePoint(name, commit, is_new=True, is_named=True)
+        if self._was_begun_at(name, commit):
+            _log.warning("branch %r was begun at %s already, and goes on from its tip, %s", name, rev, short(tip))
+            return ResumePoint(name, tip)
         raise Conflict(
             f"branch {name!r} exists and is at {short(tip)}, not at {rev!r} ({short(commit)}); continue it with"
             f" resume(branch={name!r}), or give a new branch another name",
@@ -137,6 +144,12 @@ class Binding:
             expected=commit.hex(),
             got=tip.hex(),
         )
+
+    def _was_begun_at(self, name: str, commit: CommitId) -> bool:
+        """Whether a branch was made at a commit, as far as its reflog goes back."""
+        lines = self._repo.refs.reflog(branch_name(name))
+        made = next((line for line in lines if line.old is None), None)
+        return made is not None and made.action == "branch" and made.new == commit
 
     def next_step(self, commit: CommitId) -> int:
         """One more than the step of ``commit``, or of the nearest commit before it that has one; else 0."""

@@ -23,6 +23,7 @@ class Finding:
             - ``"missing"``: an object that nothing holds, and no absence record permits to be missing;
             - ``"content"``: an object that is whole, but not what belongs there;
             - ``"index"``, ``"ref"`` (reflogs and ``HEAD`` too), ``"pins"``, ``"absent"``, ``"lease"``: a file;
+            - ``"format"``: that file, which does not name all that the packs take to be read;
             - ``"remote"``: a file of a remote that says how it is kept, or what is about to be deleted.
         message: what and where.
         object_id: the object it is about, if it is about one.

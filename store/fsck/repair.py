@@ -4,7 +4,8 @@
 2. The index is made anew from all packs but the damaged ones.
 3. The damaged packs are moved into ``quarantine/``, each by a rename. (One that a new one of the same id replaces is
    copied there before step 1 is done.)
-4. Refs, reflogs, ``HEAD``, pins and absence records are mended, each replaced whole after a copy of it was kept.
+4. ``format`` comes to name what packs need. Refs, reflogs, ``HEAD``, pins and absence records are mended, each replaced
+   whole after a copy of it was kept.
 
 At any moment no less can be read than before, and a repair that is begun again completes. Nothing is deleted.
 
@@ -14,6 +15,7 @@ Spec: docs/format.md, section on the quarantine.
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from ..disk.files import Files
@@ -27,6 +29,7 @@ from ..saving.packseries import PackSeries
 from ..upkeep.gclock import collecting
 from ..upkeep.quarantine import keep_copy, set_aside
 from ..upkeep.retiring import move_away
+from .features import mended_features
 from .findings import Finding, Progress, Report
 from .mending import mends
 from .placement import read_index
@@ -138,7 +141,7 @@ class _Repairing:
                 self._renew_index(left, has_new=bool(made))
                 for pack in left:
                     self._put_aside(pack, lease)
-        for mend in mends(self._repo, self._graph):
+        for mend in chain(mended_features(self._repo, self._seen.stock), mends(self._repo, self._graph)):
             if not self._dry_run:
                 mend.do()
             self._steps.append(mend.message)

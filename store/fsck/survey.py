@@ -9,6 +9,7 @@ from ..ids import CommitId
 from ..index.contents import Contents
 from ..naming.refnames import BRANCHES, short_name
 from ..repository import Repository
+from .features import check_features
 from .findings import Progress, Report, Stock
 from .graph import Graph, walk
 from .leftovers import note_history, note_leftovers, note_names
@@ -51,6 +52,7 @@ def survey(repository: Repository, *, full: bool, progress: Progress | None = No
     roots = read_roots(repository, report)
     contents = read_index(repository, report)
     stock, shelf = check_packs(repository, report, full=full, progress=progress or _no_progress)
+    check_features(repository, stock, report)
     graph = walk(repository.absences, roots, stock, shelf, full=full)
     graph.tell(report)
     if contents is not None:

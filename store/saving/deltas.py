@@ -99,6 +99,7 @@ class Deltas:
     def _alike(self, task: ChunkTask, before: Base, place: Place, found: Found) -> _Against | None:
         """The base, or what that is stored against if its chain is full: who resembles one resembles the other.
 
+        Where the chain goes on in other words, which the index cannot tell, a delta does not pay, and none is stored.
         Nothing begins anew in turns: what is imported once has no saves after it over which to spread that.
         """
         for link in reversed(chain_below(before.id, found.below)):

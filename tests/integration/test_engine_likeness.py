@@ -34,7 +34,8 @@ from store.saving.inputs import ItemInput, MadeInput, TensorInput
 from store.saving.saver import Saved, SaveRequest
 from tests.arrays import ITEM, Array, damage, depths, entries_of, flip, pack_file, read, require_whole
 from tests.collecting import expire_reflogs
-from tests.remotes.sharing import cloned, pushed
+from tests.remotes.lazily import lazy_clone
+from tests.remotes.sharing import cloned, pushed, require_sound
 
 ROWS, COLUMNS = 2000, 200
 
@@ -185,6 +186,18 @@ def test_chains_end_where_they_are_full_and_not_in_turns(repo: Repository) -> No
     assert found == [{min(number, SAVE_CHAIN_DEPTH)} for number in range(1, SAVE_CHAIN_DEPTH + 4)]
 
 
+def test_a_full_chain_of_chunks_of_another_length_is_not_gone_on_with(repo: Repository) -> None:
+    like = saved_one(repo, "0", made(array(BASE)))
+    for number in range(1, SAVE_CHAIN_DEPTH):
+        like = saved_one(repo, str(number), made(array(BASE + weights(number, scale=1e-4)), like))
+    narrow = saved(repo, "narrow", {"w": made(array(TUNED, "bfloat16"), like)})
+    assert set(depths(repo, narrow.commit)) == {SAVE_CHAIN_DEPTH}
+    again = array(TUNED + np.float32(1e-4), "bfloat16")
+    done = saved(repo, "again", {"w": made(again, entries_of(repo, narrow.commit)["w"])})
+    assert set(depths(repo, done.commit)) == {0}
+    require_whole(repo, {done.commit: {"w": again}})
+
+
 def test_training_goes_on_from_what_was_stored_against_something_longer(repo: Repository) -> None:
     """Chains that lead to chunks of another length begin anew all the same."""
     like, commits, found = saved_one(repo, "base", made(array(BASE))), {}, []
@@ -293,6 +306,26 @@ def test_everything_comes_back_bit_by_bit(
         assert VIEWS in features(tmp_path / "clone")
 
 
+def test_a_lazy_clone_fetches_what_it_reads_and_the_bases_of_that(
+    tmp_path: Path, past: tuple[Path, dict[CommitId, dict[str, Array]]]
+) -> None:
+    shutil.copytree(past[0], tmp_path / "store")
+    (tmp_path / "remote").mkdir()
+    storage, (tuned, *_) = DirectoryStorage(tmp_path / "remote"), list(past[1])[1:]
+    with Repository.open(tmp_path / "store", thread_count=2) as repo:
+        pushed(repo, storage)
+    with lazy_clone(tmp_path / "clone", storage) as clone:
+        assert features(tmp_path / "clone") == ["moonclip-1"]
+        entry = entries_of(clone, tuned)["bf16 of fp32"]
+        assert bytes(clone.read_tensor(entry)) == past[1][tuned]["bf16 of fp32"].data
+        assert features(tmp_path / "clone") == sorted(FEATURES)
+        again = array(TUNED * np.float32(1.0001), "float32")
+        done = saved(clone, "again", {"w": made(again, entry)})
+        assert done.counts.delta_count == len(entry.chunks)
+        assert read(clone, done.commit)["w"] == again
+        require_sound(clone)
+
+
 def test_a_damaged_base_is_told_of_and_nothing_else(
     tmp_path: Path, past: tuple[Path, dict[CommitId, dict[str, Array]]]
 ) -> None:
@@ -341,14 +374,73 @@ def test_a_store_needs_a_newer_version_from_the_first_view_on(repo: Repository) 
     assert (root / "format").stat().st_ino == before
 
 
-def test_a_store_that_has_come_to_need_more_since_is_left_as_it_is(repo: Repository) -> None:
-    like = saved_one(repo, "base", made(array(BASE)))
-    lists = json.loads(repo.layout.format.read_text())
-    lists["gc"].append("something-newer")
+def need_newer(repo: Repository, purpose: str) -> dict[str, list[str]]:
+    lists: dict[str, list[str]] = json.loads(repo.layout.format.read_text())
+    lists[purpose].append("something-newer")
     repo.layout.format.write_text(json.dumps(lists))
+    return lists
+
+
+@pytest.mark.parametrize("purpose", ["read", "write"])
+def test_a_store_that_has_come_to_need_more_since_is_left_as_it_is(repo: Repository, purpose: str) -> None:
+    like = saved_one(repo, "base", made(array(BASE)))
+    lists, packs = need_newer(repo, purpose), repo.packs.pack_ids()
     with pytest.raises(Incompatible, match="something-newer"):
         saved(repo, "narrow", {"w": made(array(TUNED, "bfloat16"), like)})
     assert json.loads(repo.layout.format.read_text()) == lists
+    assert repo.packs.pack_ids() == packs
+
+
+def test_who_must_not_collect_a_store_may_write_views_to_it(repo: Repository) -> None:
+    like = saved_one(repo, "base", made(array(BASE)))
+    lists = need_newer(repo, "gc")
+    saved(repo, "narrow", {"w": made(array(TUNED, "bfloat16"), like)})
+    assert json.loads(repo.layout.format.read_text()) == {name: [*names, VIEWS] for name, names in lists.items()} | {
+        "gc": ["moonclip-1", VIEWS, "something-newer"]
+    }
+
+
+def test_a_format_that_is_older_than_the_packs_is_told_of_and_mended(repo: Repository) -> None:
+    like = saved_one(repo, "base", made(array(BASE)))
+    saved(repo, "narrow", {"w": made(array(TUNED, "bfloat16"), like)})
+    assert fsck(repo).findings == []
+    repo.layout.format.write_bytes(encode_format())  # as a backup has it that took the packs later
+    assert [each.kind for each in fsck(repo).findings] == ["format"]
+    planned = repair(repo.layout.root, dry_run=True)
+    assert features(repo.layout.root) == ["moonclip-1"]
+    done = repair(repo.layout.root)
+    assert planned.steps == done.steps == ["format: 'moonclip-views-1' is named, which packs need"]
+    assert done.after is not None
+    assert done.after.clean
+    assert features(repo.layout.root) == sorted(FEATURES)
+
+
+class Noting(Disk):
+    """Notes what gets a name, and of which directories the names are made durable."""
+
+    def __init__(self) -> None:
+        self.done: list[Path] = []
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        self.done.append(target)
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self.done.append(path)
+
+
+def test_who_finds_the_feature_named_makes_that_durable_first(tmp_path: Path) -> None:
+    """Whoever named it may have died before that."""
+    root, disk = tmp_path / "store", Noting()
+    with Repository.init(root) as repo:
+        like = saved_one(repo, "base", made(array(BASE)))
+        saved(repo, "narrow", {"w": made(array(TUNED, "bfloat16"), like)})
+    with Repository.open(root, files=Files(disk), thread_count=2) as repo:
+        disk.done.clear()
+        saved(repo, "narrow", {"w": made(array(TUNED + np.float32(1e-5), "bfloat16"), like)})
+    first = [path.parent.name for path in disk.done].index("packs")
+    assert disk.done[first - 1] == root  # once more, after all that beginning to save made durable
 
 
 class KeepsFormat(Disk):

@@ -187,6 +187,43 @@ def test_an_old_commit_needs_a_branch_of_its_own(root: Path) -> None:
         assert mgr.resume(rev="main", **run.items) == 4  # the tip under another name
 
 
+def test_the_call_that_begins_a_branch_continues_it_when_the_script_runs_again(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run()
+    for expected in (2, 3, 4):
+        with CheckpointManager(root) as mgr:
+            if mgr.head is None:
+                for step in range(4):
+                    mgr.save(step=step, **run.items)
+            assert mgr.resume(rev="step:1", branch="lr3", **run.items) == expected
+            run.train()
+            mgr.save(step=expected, **run.items)
+    assert caplog.text.count("branch 'lr3' was begun at step:1 already, and goes on from its tip") == 2
+    with CheckpointManager(root) as mgr, pytest.raises(Conflict, match=r"resume\(branch='lr3'\)"):
+        mgr.resume(rev="step:2", branch="lr3", **run.items)
+    with CheckpointManager(root) as mgr, pytest.raises(Conflict, match=r"resume\(branch='main'\)"):
+        mgr.resume(rev="step:0", branch="main", **run.items)  # which nobody made there
+
+
+def test_a_model_where_targets_by_item_belong_is_refused_with_what_to_write(root: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    with CheckpointManager(root) as mgr:
+        mgr.save(step=0, model=model)
+        with pytest.raises(Incompatible, match=r"into=\{'model': model\}, not a Linear; .*load\(…, model=model\)"):
+            mgr.load("main", into=model)  # type: ignore[arg-type]
+
+
+def test_a_resume_from_what_was_saved_for_another_purpose_tells_the_way_back(root: Path) -> None:
+    run = Run()
+    with CheckpointManager(root) as mgr:
+        mgr.save(step=0, **run.items)
+        mgr.save("weights", {"model": run.items["model"]})
+        with pytest.raises(Incompatible, match="nearest commit that has it") as refused:
+            mgr.resume(**run.items)
+    assert "`moonclip reset REVISION`" in refused.value.__notes__[0]
+
+
 def test_branch_switch_and_tag(root: Path) -> None:
     with CheckpointManager(root) as mgr:
         first = mgr.save(step=0, x=0).result()

@@ -1,20 +1,26 @@
 """F10: views that somebody made up: of words that a base does not have, or of words that it does not hold."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from store.codec import Transform
 from store.codec.views import View, encode_view, seen
+from store.errors import Incompatible
 from store.format.dtypes import Element
 from store.format.objects import Commit, Kind, TreeNode
-from store.format.pack import ObjectHeader
-from store.ids import ChunkId, ObjectId, TreeId, chunk_id
+from store.format.pack import ENTRY_BYTES, FOOTER_BYTES, ObjectHeader, encode_footer, footer_of
+from store.ids import ChunkId, ObjectId, TreeId, chunk_id, pack_id
 from store.layout import VIEWS
+from store.remotes.checking.gc import remote_gc
+from store.remotes.names import PackName
+from store.remotes.remote import open_remote
 from store.repository import Repository
 from tests.remotes.hostile import chunk, commit_object, content, remote_of, tensor, tree, tried, watched
 from tests.remotes.sharing import require_sound
-from tools.fuzz.forging import Stored
+from tools.fuzz.forging import Stored, packs_in, put_pack
+from tools.fuzz.keys import Keys
 
 BASE = bytes(range(256)) * 64
 VIEW = View(Element.FP32, 1000)
@@ -79,3 +85,32 @@ def test_f10_a_view_that_lies_is_not_taken(tmp_path: Path, lie: str) -> None:
     with watched(tmp_path) as repo:
         assert tried(repo, remote_of(root_of(BASE, RAW), chunk(BASE), LIES[lie]))
         assert repo.refs.list() == {}
+
+
+def newer(objects: Sequence[Stored]) -> dict[str, bytes]:
+    """A pack of these objects, of which the first has a flag that nobody knows yet."""
+    keys: dict[str, bytes] = {}
+    put_pack(keys, objects)
+    (name,) = packs_in(keys)
+    idx, pack = keys[name.idx_key], keys[name.pack_key]
+    end = len(pack) - FOOTER_BYTES - ENTRY_BYTES * len(objects)
+    table = bytearray(pack[end:-FOOTER_BYTES])
+    table[3] |= 0x40
+    new = PackName(pack_id(table).hex(), pack_id(table))
+    head, commits = idx[:16], idx[16 + len(table) :]
+    return {
+        new.idx_key: head + table + commits,
+        new.pack_key: pack[:end] + table + encode_footer(footer_of(bytes(table), end)),
+    }
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["a chunk", "all of it"])
+def test_a_pack_of_a_newer_version_is_told_of_where_it_is_missed_and_kept(tmp_path: Path, count: int) -> None:
+    root = root_of(BASE)
+    made = commit_object(Commit({"model": TreeId(root.header.id)}, branch="main"))
+    objects = [chunk(BASE), root, made]
+    keys = newer(objects[:count]) | content([chunk(RAW), *objects[count:]], {"branches/main": made.header.id})
+    with watched(tmp_path) as repo:
+        assert "unknown flags 0x40; a newer version wrote it" in tried(repo, keys)
+        with open_remote(repo, "origin", Keys(keys)) as remote, pytest.raises(Incompatible, match="newer version"):
+            remote_gc(repo, remote, dry_run=True)

@@ -96,6 +96,7 @@ def remote_gc(
 
     Raises:
         Corrupt: something that a ref needs is missing or damaged on the remote. Nothing was removed.
+        Incompatible: a newer version wrote something there. Nothing was removed.
         Busy: the remote changes all the time. Nothing was removed.
 
     Cost: a request for each idx, and for 8 MiB of trees, that are not here; half a kilobyte of memory an object.

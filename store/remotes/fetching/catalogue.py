@@ -84,6 +84,10 @@ class Catalogue:
         """Copies of an object that were found and are not known to be bad."""
         return self._held.copies_of(object_id)
 
+    def doubts(self) -> str:
+        """What to add to a message that something is not there: why it may be, if packs cannot be looked into."""
+        return "".join(f"; but {problem}" for problem in list(self.problems.values())[:1])
+
     def sizes(self) -> dict[ObjectId, int]:
         """What the smallest copy of each object takes that the remote holds, in bytes. Looks into every idx file."""
         if not self._is_listed:

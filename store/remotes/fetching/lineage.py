@@ -129,7 +129,8 @@ class Lineage:
                     commit = self._catalogue.commit(commit_id)
                 self._read[commit_id] = self._repo.reader.commit(commit_id) if commit is None else commit
             except NotFound:
-                self.broken[commit_id] = f"commit {short(commit_id)} is nowhere on {self._url}"
+                nowhere = f"commit {short(commit_id)} is nowhere on {self._url}"
+                self.broken[commit_id] = nowhere + self._catalogue.doubts()
             except (Corrupt, Incompatible) as error:
                 self.broken[commit_id] = f"commit {short(commit_id)} of {self._url} cannot be read: {error}"
         return self._read.get(commit_id)

@@ -165,7 +165,7 @@ class Obtaining:
         for copy in self._catalogue.copies(object_id):
             if copy.entry.base is not None and copy.entry.base in self._reasons:
                 return f"the base of object {object_id.hex()} cannot be had: {self._reasons[copy.entry.base]}"
-        return f"object {object_id.hex()} is in no pack of {url}"
+        return f"object {object_id.hex()} is in no pack of {url}{self._catalogue.doubts()}"
 
 
 def _nobody_watches(_name: str, _done: int, _total: int) -> None:

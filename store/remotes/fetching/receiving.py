@@ -64,8 +64,8 @@ class Receiver:
         self._url = url
         self._kept = Kept(shared, FETCH_KEPT_BYTES)
         self._scratch = threading.local()
-        self._settled = threading.Event()  # whatever was handed over to be stored is
-        self._settled.set()
+        self._underway: frozenset[ObjectId] = frozenset()  # what was last handed over to be stored,
+        self._settled = threading.Event()  # and whether that has ended
         self._large = threading.Lock()  # trees of 64 MiB, each in a thread, would take gigabytes
 
     def receive(self, storage: Storage, windows: Sequence[Window], advance: Callable[[int], None]) -> Received:
@@ -78,6 +78,7 @@ class Receiver:
 
         Raises:
             RemoteError: the storage failed. What was indexed by then stays.
+            Incompatible: the store has come to need what this version lacks; likewise.
             OSError: the disk failed; likewise.
         """
         storing: BlockQueue[list[Sealed]] = BlockQueue(self._store_behind, "moonclip-storing")
@@ -87,10 +88,10 @@ class Receiver:
                     good = self._checked(each)
                     if number:
                         storing.get()
+                    self._underway = frozenset(good)
                     self._settled.clear()
-                    storing.put(
-                        [good[placed.copy.entry.id] for placed in each.window.placed if placed.copy.entry.id in good]
-                    )
+                    ids = (placed.copy.entry.id for placed in each.window.placed)
+                    storing.put([good[object_id] for object_id in ids if object_id in good])
                 storing.finish()
         finally:
             storing.stop()
@@ -106,6 +107,7 @@ class Receiver:
         """Write objects, that were checked, and index them; bases come before what is stored against them.
 
         Raises:
+            Incompatible: the store has come to need what this version lacks.
             OSError: the disk failed.
         """
         if not objects:
@@ -181,12 +183,11 @@ class Receiver:
     def _base(self, object_id: ObjectId, raw_bytes: int | None) -> memoryview | None:
         """A base that came before, or was here; ``None`` if it cannot be read, which is no fault of its delta."""
         raw = self._kept.get(object_id)
-        if raw is None:
-            raw = self._read(object_id, raw_bytes)
-        if raw is None:
-            self._settled.wait()  # it may have come in the window before, which is just being stored
-            raw = self._read(object_id, raw_bytes)
-        return raw
+        if raw is not None:
+            return raw
+        if object_id in self._underway:  # before the index has it, whoever asks would look through all packs
+            self._settled.wait()
+        return self._read(object_id, raw_bytes)
 
     def _read(self, object_id: ObjectId, raw_bytes: int | None) -> memoryview | None:
         """A chunk that is here, of this length or, if that is ``None``, of whatever length the index says."""
