@@ -299,18 +299,19 @@ class Environment:
         return max(meta.map_bytes for meta in metas)
 
     def _metas(self) -> tuple[Meta, Meta]:
+        what = ""
         for _ in range(_META_READS):
             with self._data.open("rb") as data:
                 metas = meta_pages(data.read(HEAD_BYTES))
                 size_bytes = os.fstat(data.fileno()).st_size
-            if metas is not None:
-                break  # else another process may just have been writing one of them
-        else:
-            raise BrokenIndex(f"index at {self.path} is garbled or of another version", path=str(self.path))
-        needed_bytes = max(metas, key=lambda meta: meta.transaction).needed_bytes
-        if size_bytes < needed_bytes:
-            raise BrokenIndex(f"index at {self.path} has {size_bytes} of {needed_bytes} bytes", path=str(self.path))
-        return metas
+            if metas is None:
+                what = "is garbled or of another version"
+            elif size_bytes < _needed_bytes(metas):
+                what = f"has {size_bytes} of {_needed_bytes(metas)} bytes"
+            else:
+                return metas
+            time.sleep(INDEX_PAUSE_SECONDS)  # another process may just be at it
+        raise BrokenIndex(f"index at {self.path} {what}", path=str(self.path))
 
     def _walk(self, *, even_if_fresh: bool) -> None:
         """See that LMDB can be trusted with its file: what it finds contradictory ends the process."""
@@ -354,10 +355,23 @@ class Environment:
             return result
 
         result = self._run(write, write=True)
-        if walked_ns is not None:
-            with suppress(Superseded, OSError):  # what was written is durable all the same
+        with suppress(Superseded, OSError):  # what was written is durable all the same
+            self._lengthen()
+            if walked_ns is not None:
                 self._stamp.write(self._fit(number), walked_ns)
         return result
+
+    def _lengthen(self) -> None:
+        """Make the file as long as its meta pages say. Whoever opens it would take it for cut off.
+
+        LMDB leaves out pages at its end that one transaction took and gave back.
+        """
+        with self._data.open("r+b") as data:
+            metas = meta_pages(data.read(HEAD_BYTES))
+            size_bytes = os.fstat(data.fileno()).st_size
+            lacking_bytes = 0 if metas is None else _needed_bytes(metas) - size_bytes
+            if lacking_bytes > 0:
+                os.posix_fallocate(data.fileno(), size_bytes, lacking_bytes)
 
     def _fit(self, number: int) -> Fit:
         """What a stamp has to say to fit, if that is the number of the last transaction."""
@@ -377,3 +391,7 @@ class Environment:
         if isinstance(error, _GARBLED):
             return self._garbled(error)
         return as_os_error(error, self.path)
+
+
+def _needed_bytes(metas: tuple[Meta, Meta]) -> int:
+    return max(metas, key=lambda meta: meta.transaction).needed_bytes
