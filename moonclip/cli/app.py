@@ -16,7 +16,7 @@ import click
 from store.errors import MoonclipError
 
 from .location import Location
-from .text import printable
+from .text import printable, told_of
 
 _MODULE_OF: Final = {
     "init": "init",
@@ -78,7 +78,7 @@ class Commands(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever read our output has seen enough; click ends quietly
                 raise
-            _fail(ctx, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            _fail(ctx, told_of(error))
 
 
 def _fail(ctx: click.Context, message: str, exit_code: int = 1) -> NoReturn:

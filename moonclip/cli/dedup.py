@@ -9,25 +9,27 @@ from typing import Any
 import click
 
 from store.disk.files import Files
-from store.errors import MoonclipError, StoreNotFound
+from store.errors import Incompatible, MoonclipError, StoreNotFound
 from store.ids import CommitId, from_hex, short
 from store.naming.refnames import BRANCHES
 from store.parallel import Threads, default_thread_count
 from store.repository import Repository
 
-from ..exchange.importing import Source, given_in
 from ..exchange.ranges import Ranges
+from ..exchange.sources import Source, given_in
 from ..families.expected import Forecast, total
 from ..families.folders import models_in
 from .location import open_store
 from .output import echo_json, json_option
 from .progress import progress_bar
 from .refs import read_names
-from .text import columns, counted, printable, share, size
+from .text import columns, counted, printable, share, size, told_of
+
+_PATH = click.Path(exists=True, readable=False, path_type=Path)  # what cannot be read is left out
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="DIR...")
+@click.argument("paths", nargs=-1, required=True, type=_PATH, metavar="DIR...")
 @click.option("--dry-run", is_flag=True, help="Tell what they would take. There is no other way: `import` stores them.")
 @json_option
 @click.pass_context
@@ -41,24 +43,12 @@ def dedup(ctx: click.Context, paths: tuple[Path, ...], *, dry_run: bool, as_json
     """
     if not dry_run:
         raise click.UsageError("only with --dry-run: to store the models, use `moonclip import`", ctx)
-    from ..families.forecast import Forecaster  # which needs NumPy: help on commands does not
-
-    models = [model for path in paths for model in models_in(path)]
-    forecasts: list[Forecast] = []
-    left_out: dict[str, str] = {}
-    with _opened(ctx) as (repo, threads), progress_bar() as progress:
-        forecaster = Forecaster(repo, threads)
+    models, left_out = models_in(paths)
+    with _opened(ctx) as (repo, threads):
+        forecasts = _forecast(models, left_out, repo, threads)
         branches = {} if repo is None else read_names(repo.refs).by_kind.get(BRANCHES, {})
-        for number, path in enumerate(models):
-            if progress is not None:
-                progress("models", number, len(models))
-            try:
-                items = given_in([Source(path)], Ranges(Files()), threads).items
-                forecasts.append(forecaster.add(str(path), items))
-            except MoonclipError as error:
-                if len(models) == 1:
-                    raise
-                left_out[str(path)] = error.message
+    if not forecasts:
+        raise Incompatible("; ".join(f"{name}: {why}" for name, why in left_out.items()))
     if as_json:
         told = {"models": [_as_json(each) for each in forecasts], "left_out": left_out}
         echo_json(told | total(forecasts)._asdict())
@@ -67,6 +57,27 @@ def dedup(ctx: click.Context, paths: tuple[Path, ...], *, dry_run: bool, as_json
         click.echo(printable(line))
     for name, why in left_out.items():
         click.echo(printable(f"left out {name}: {why}"), err=True)
+
+
+def _forecast(
+    models: Sequence[Path], left_out: dict[str, str], repo: Repository | None, threads: Threads
+) -> list[Forecast]:
+    """What each of some models would take. What cannot be imported is left out, unless it is all there is."""
+    from ..families.forecast import Forecaster  # which needs NumPy: help on commands does not
+
+    forecaster, forecasts = Forecaster(repo, threads), list[Forecast]()
+    with progress_bar() as progress:
+        for number, path in enumerate(models):
+            if progress is not None:
+                progress("models", number, len(models))
+            try:
+                items = given_in([Source(path)], Ranges(Files()), threads).items
+                forecasts.append(forecaster.add(str(path), items))
+            except (MoonclipError, OSError) as error:
+                if len(models) == 1:
+                    raise
+                left_out[str(path)] = error.message if isinstance(error, MoonclipError) else told_of(error)
+    return forecasts
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from ..specs import Layout
 from .location import open_store
 from .output import echo_json, json_option
 from .refs import complete_revision
-from .text import counted, printable, size
+from .text import counted, inline, size
 
 _FILES = frozenset(SUFFIXES.values())
 
@@ -133,7 +133,7 @@ def export(
             }
         )
         return
-    what = counted(len(written.files), "file") if written.files else ", ".join(map(printable, written.items))
+    what = counted(len(written.files), "file") if written.files else ", ".join(map(inline, written.items))
     click.echo(f"wrote {what} to {output} ({size(written.size_bytes)})")
     _tell_what_is_not_there(written)
 
@@ -142,4 +142,4 @@ def _tell_what_is_not_there(written: Exported) -> None:
     if written.left_out:
         click.echo(f"left out {counted(len(written.left_out), 'value')}: safetensors holds tensors only", err=True)
     for name, first in written.tied.items():
-        click.echo(f"left out {printable(name)}: it is {printable(first)} by another name", err=True)
+        click.echo(f"left out {inline(name)}: it is {inline(first)} by another name", err=True)

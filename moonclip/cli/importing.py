@@ -11,27 +11,16 @@ from store.disk.files import Files
 from store.ids import short
 from store.repository import Repository
 
-from ..exchange.directories import Told
-from ..exchange.importing import (
-    Given,
-    Imported,
-    Searching,
-    Source,
-    Wanted,
-    directory_bytes,
-    given_in,
-    import_files,
-    named_base,
-    telling,
-    tensor_bytes,
-)
+from ..exchange.directories import Given
+from ..exchange.importing import Imported, Searching, Wanted, import_files, named_base
 from ..exchange.ranges import Ranges
+from ..exchange.sources import Source, directory_bytes, given_in, telling, tensor_bytes
 from ..families import SEARCH, How
 from .location import open_store
 from .output import echo_json, json_option
 from .progress import Progress, progress_bar
 from .refs import complete_branch, complete_revision
-from .text import counted, printable, size
+from .text import counted, inline, size
 
 
 class _Source(click.ParamType[Source]):
@@ -98,16 +87,16 @@ def import_(
         items = given.items
         if progress is not None:
             items = telling(items, _Counter(progress, "reading", size_bytes).add)
-        imported = import_files(repo, items, wanted, given.files, _verifying(given, progress), searching.found)
+        imported = import_files(repo, items, wanted, given.files, searching.found)
     if as_json:
         echo_json(_document(imported, wanted, given, size_bytes))
         return
     for line in _lines(imported, wanted, given, size_bytes):
         click.echo(line)
     for each in given.kept:
-        click.echo(f"kept {printable(each.name)} as it is: {printable(each.why)}", err=True)
+        click.echo(f"kept {inline(each.name)} as it is: {inline(each.why)}", err=True)
     for each in given.skipped:
-        click.echo(f"left out {printable(each.name)}: {printable(each.why)}", err=True)
+        click.echo(f"left out {inline(each.name)}: {inline(each.why)}", err=True)
 
 
 def _looked_at(repo: Repository, sources: Sequence[Source], progress: Progress | None, searching: Searching) -> Given:
@@ -115,11 +104,6 @@ def _looked_at(repo: Repository, sources: Sequence[Source], progress: Progress |
     if progress is not None:
         told = _Counter(progress, "hashing", directory_bytes(sources)).add
     return given_in(sources, Ranges(Files()), repo.threads, told, searching)
-
-
-def _verifying(given: Given, progress: Progress | None) -> Told | None:
-    file_bytes = sum(found.size_bytes for found in given.files if found.is_fresh)
-    return None if progress is None else _Counter(progress, "verifying", file_bytes).add
 
 
 def _document(imported: Imported, wanted: Wanted, given: Given, size_bytes: int) -> dict[str, Any]:
@@ -141,8 +125,8 @@ def _document(imported: Imported, wanted: Wanted, given: Given, size_bytes: int)
 
 
 def _lines(imported: Imported, wanted: Wanted, given: Given, size_bytes: int) -> Iterator[str]:
-    what = ", ".join(printable(item.name) for item in given.items)
-    base, branch = imported.base, printable(wanted.branch)
+    what = ", ".join(inline(item.name) for item in given.items)
+    base, branch = imported.base, inline(wanted.branch)
     yield f"{short(imported.commit)} on branch {branch}: {what} ({size(size_bytes)} of tensors)"
     if base.commit is not None:
         found = "nearest of the store's" if base.how is How.SEARCHED else "as named"

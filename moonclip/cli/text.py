@@ -9,7 +9,19 @@ from typing import Final
 
 from ..amounts import columns, counted, share, size
 
-__all__ = ["age", "columns", "counted", "date", "inline", "iso_date", "one_line", "printable", "share", "size"]
+__all__ = [
+    "age",
+    "columns",
+    "counted",
+    "date",
+    "inline",
+    "iso_date",
+    "one_line",
+    "printable",
+    "share",
+    "size",
+    "told_of",
+]
 
 _AGE_UNITS: Final = (
     (365 * 86_400, "year"),
@@ -53,6 +65,11 @@ def printable(text: str) -> str:
 def inline(text: str) -> str:
     """All of the text on one line, safe to print: its line ends are escaped as well."""
     return printable(text).replace("\n", "\\n")
+
+
+def told_of(error: OSError) -> str:
+    """What is wrong with a disk, or a file on it."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def one_line(text: str) -> str:

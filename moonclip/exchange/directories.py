@@ -4,15 +4,14 @@ Tensors become items, whatever files they lie in; the item ``files`` has a recip
 small one; any other large one lies in the item ``blobs``, and has a recipe of one part.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from store.beside.composed import Composed, Run, to_plain
+from store.beside.composed import to_plain
 from store.beside.files import ITEM
-from store.disk.files import Files, ReadHandle
+from store.disk.files import Files
 from store.engine.placing import placed
 from store.errors import Corrupt, Incompatible
 from store.format.values import Plain
@@ -20,11 +19,13 @@ from store.limits import KIB
 from store.parallel import Threads
 from store.saving.inputs import Input, ItemInput, MadeInput, ValueInput
 
+from ..families.spots import cuts_of
 from . import gguf, hub
+from .grouping import together
 from .listing import Found, Skipped, listed
 from .ranges import FileRange, Ranges
-from .recipes import Gap, Lying, blob, composed, outlined, whole_of
-from .tensorfiles import SAFETENSORS, TORCH, read_files, together
+from .recipes import Gap, Lying, Read, blob, composed, outlined, whole_of
+from .tensorfiles import SAFETENSORS, TORCH, read_files
 
 BLOBS: Final = "blobs"
 """The item that large files are in which do not consist of tensors."""
@@ -39,25 +40,25 @@ _MAX_SMALL_BYTES: Final = 64 * KIB
 Told = Callable[[int], None]
 """Told of so many more bytes that were read, in any thread."""
 
-Meanwhile = Callable[[Sequence[ItemInput]], None]
-"""What is done with the items of tensors while files are read."""
+Relate = Callable[[Sequence[ItemInput]], Sequence[ItemInput]]
+"""Gives the items of tensors again, which say now what stored ones they resemble."""
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
-    """What a directory holds.
+class Given:
+    """What there is to import.
 
     Attributes:
         items: all that is to be stored.
-        files: the files, as they were found.
+        files: files that are to come back byte for byte, as they were found.
         kept: files of tensors that are kept as they are only, and why.
-        skipped: what is not imported, and why.
+        skipped: what of a directory is not imported, and why.
     """
 
     items: list[ItemInput]
-    files: list[Found]
-    kept: list[Skipped]
-    skipped: list[Skipped]
+    files: list[Found] = field(default_factory=list)
+    kept: list[Skipped] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
 
 
 def read_directory(
@@ -65,8 +66,8 @@ def read_directory(
     ranges: Ranges,
     threads: Threads | None = None,
     told: Told | None = None,
-    meanwhile: Meanwhile | None = None,
-) -> Directory:
+    relate: Relate | None = None,
+) -> Given:
     """Look at all files of a directory. Reads all of them once, for their SHA-256.
 
     Args:
@@ -74,7 +75,8 @@ def read_directory(
         ranges: reads tensors and blobs once they are stored.
         threads: read the files; ``None`` for the caller's thread.
         told: told of so many more bytes that were read, in any thread.
-        meanwhile: called with the items of tensors while files are read; what it raises is raised.
+        relate: called with the items of tensors before files are read, as they are cut as what they resemble; what it
+            raises is raised.
 
     Raises:
         Incompatible: there is no file that holds a model, a name that is no UTF-8, or a link that leads nowhere.
@@ -97,33 +99,12 @@ def read_directory(
     kept: list[Skipped] = []
     held = together(read_files(files, ranges, kept), (ITEM, BLOBS))
     outlines = {found.name: _outline(found, held.lying.get(found.name, ()), kept) for found in files}
-    reader = _Reader(ranges.files, outlines, told or (lambda _: None))
     tensors = list(held.items.values())
-    _beside(reader, files, threads, lambda: None if meanwhile is None else meanwhile(tensors))
-    return Directory([*tensors, *_items(files, reader, ranges)], files, kept, skipped)
-
-
-def _beside(reader: "_Reader", files: Sequence[Found], threads: Threads | None, meanwhile: Callable[[], None]) -> None:
-    """Read files and do something else at once, and wait for both. Raises what either raised."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            reader.read_all(files, threads)
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="moonclip-hash", daemon=True)
-    thread.start()
-    try:
-        meanwhile()
-        thread.join()
-    except BaseException:
-        reader.stop()  # whoever interrupts this does not wait until all of a model is read
-        thread.join()
-        raise
-    if errors:
-        raise errors[0]
+    if relate is not None:
+        tensors = list(relate(tensors))
+    reader = _Reader(ranges.files, outlines, _cuts(tensors), told or (lambda _: None))
+    reader.read_all(files, threads)
+    return Given([*tensors, *_items(files, reader, ranges)], reader.checked(files), kept, skipped)
 
 
 def _require_shards(directory: Path, files: Files) -> None:
@@ -144,78 +125,82 @@ def _outline(found: Found, lying: Sequence[Lying], kept: list[Skipped]) -> list[
         return None
     outline = outlined(lying, found.size_bytes)
     if outline is None and found.size_bytes > _MAX_SMALL_BYTES:
-        kept.append(Skipped(found.name, "its tensors overlap, or most of it is none"))
+        kept.append(Skipped(found.name, "its tensors overlap, or too much of it is none"))
     return outline
 
 
-class _StoppedError(Exception):
-    """Nobody waits for what is being read any more."""
+def _cuts(items: Sequence[ItemInput]) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Where a save cuts tensors, by item and name."""
+    return {
+        (item.name, name): cuts_of(given)
+        for item in items
+        for name, given in item.entries.items()
+        if isinstance(given, MadeInput)
+    }
 
 
 class _Reader:
     """Reads files, in any thread.
 
     Attributes:
-        contents: by name: bytes, or the recipe.
-        cuts: of those that become blobs, by name.
+        small: bytes of small files, by name.
+        read: what came of all others.
     """
 
-    def __init__(self, files: Files, outlines: Mapping[str, list[Gap | Lying] | None], told: Told) -> None:
-        self.contents: dict[str, bytes | Composed] = {}
-        self.cuts: dict[str, tuple[int, ...]] = {}
+    def __init__(
+        self,
+        files: Files,
+        outlines: Mapping[str, list[Gap | Lying] | None],
+        cuts: Mapping[tuple[str, str], tuple[int, ...]],
+        told: Told,
+    ) -> None:
+        self.small: dict[str, bytes] = {}
+        self.read: dict[str, Read] = {}
         self._files = files
         self._outlines = outlines
+        self._cuts = cuts
         self._told = told
-        self._is_stopped = False
-
-    def stop(self) -> None:
-        """Read no more than what is being read."""
-        self._is_stopped = True
 
     def read_all(self, files: Sequence[Found], threads: Threads | None) -> None:
         """Read all of them, the largest first, so that threads end together."""
         ordered = sorted(files, key=lambda found: -found.size_bytes)
         if threads is not None:
-            threads.run(self.read, ordered)
+            threads.run(self._read_one, ordered)
             return
         for found in ordered:
-            self.read(found)
+            self._read_one(found)
 
-    def read(self, found: Found) -> None:
-        """Read one."""
-        with self._files.open_read(found.path) as handle:
-            self.contents[found.name] = self._content(found, handle)
+    def checked(self, files: Sequence[Found]) -> list[Found]:
+        """Files with the ids of the chunks that were read of them."""
+        return [
+            found._replace(chunks=self.read[found.name].chunks) if found.name in self.read else found for found in files
+        ]
 
-    def _content(self, found: Found, handle: ReadHandle) -> bytes | Composed:
+    def content(self, found: Found) -> Plain:
+        """What the item of files holds of one."""
+        return to_plain(self.read[found.name].recipe) if found.name in self.read else self.small[found.name]
+
+    def _read_one(self, found: Found) -> None:
         outline = self._outlines[found.name]
-        if outline is not None:
-            return composed(outline, found, handle, self._count)
-        if found.size_bytes <= _MAX_SMALL_BYTES:
-            return whole_of(found, handle, self._count)
-        cuts = gguf.cuts(handle) if found.suffix == GGUF else None
-        digest, self.cuts[found.name] = blob(found, handle, cuts, self._count)
-        return Composed(found.size_bytes, digest, (Run(BLOBS, found.name, 0, found.size_bytes),))
-
-    def _count(self, size_bytes: int) -> None:
-        if self._is_stopped:
-            raise _StoppedError
-        self._told(size_bytes)
+        with self._files.open_read(found.path) as handle:
+            if outline is not None:
+                self.read[found.name] = composed(outline, self._cuts, found, handle, self._told)
+            elif found.size_bytes <= _MAX_SMALL_BYTES:
+                self.small[found.name] = whole_of(found, handle, self._told)
+            else:
+                cuts = gguf.cuts(handle) if found.suffix == GGUF else None
+                self.read[found.name] = blob(BLOBS, cuts, found, handle, self._told)
 
 
 def _items(files: Sequence[Found], reader: _Reader, ranges: Ranges) -> list[ItemInput]:
-    contents, cuts = reader.contents, reader.cuts
-    blobs = {found.name: found for found in files if found.name in cuts}
+    blobs = {found.name: found for found in files if found.name in reader.read and reader.read[found.name].cuts}
 
     def blob_input(_name: str, position: int, found: Found) -> Input:
         def make(start: int, stop: int) -> memoryview:
             return FileRange(found.path, start, stop - start).read(ranges.files)
 
-        return MadeInput(position, "uint8", (found.size_bytes,), make, cuts[found.name])
+        return MadeInput(position, "uint8", (found.size_bytes,), make, reader.read[found.name].cuts)
 
-    told = {found.name: _plain(contents[found.name]) for found in files}
+    told = {found.name: reader.content(found) for found in files}
     made = [placed(ITEM, told, lambda _name, position, value: ValueInput(position, value))]
     return [placed(BLOBS, blobs, blob_input), *made] if blobs else made
-
-
-def _plain(content: bytes | Composed) -> Plain:
-    return content if isinstance(content, bytes) else to_plain(content)

@@ -14,7 +14,7 @@ from store.repository import Repository
 
 from ..loading.stored import full_name, items_matching
 from ..specs import Layout
-from . import giving, hub, layouts, safetensors
+from . import filesout, hub, layouts, safetensors
 from .directories import BLOBS
 from .named import by_keys, tensors_of
 from .outputs import require_directory, require_free
@@ -223,5 +223,5 @@ def _dir(repo: Repository, commit: Commit, wanted: Wanted) -> Exported:
 def _files(repo: Repository, commit: Commit, wanted: Wanted) -> Exported:
     if wanted.items is not None:
         raise Incompatible("the format files writes files, whatever items they consist of; name files, not items")
-    written = giving.write(wanted.path, repo, commit, names=wanted.files, overwrite=wanted.overwrite)
+    written = filesout.write(wanted.path, repo, commit, names=wanted.files, overwrite=wanted.overwrite)
     return Exported(wanted.path, (ITEM,), sum(written.values()), files=tuple(written))

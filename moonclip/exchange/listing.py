@@ -1,23 +1,23 @@
 """The files of a directory that is to be imported: which there are, and what is passed over. Reads none of them."""
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from store.disk.files import Files, Fingerprint
 from store.errors import Conflict, Incompatible
+from store.ids import ChunkId
 from store.layout import Layout
 
 _PASSED_OVER: Final = frozenset({".git", ".cache"})
 """Directories of other tools: histories, and what downloads leave behind."""
 
+_MAX_DEPTH: Final = 256
+"""Directories in each other: less than what recursion bears, and more than any model has."""
+
 _ASIDE: Final = ".moonclip-"
 """How directories begin that an export which was killed has left."""
-
-_FRESH_NS: Final = 2_000_000_000
-"""Longer than the ticks of any file system."""
 
 
 class Found(NamedTuple):
@@ -28,15 +28,14 @@ class Found(NamedTuple):
         path: where it is; links are followed.
         size_bytes: its length.
         fingerprint: tells whether it was changed since.
-        is_fresh: whether it was changed so short a time before that another change may leave the fingerprint as it is:
-            the times of files come in ticks.
+        chunks: ids of the chunks of the tensors that it consists of, in the order of the file, once it was read.
     """
 
     name: str
     path: Path
     size_bytes: int
     fingerprint: Fingerprint
-    is_fresh: bool
+    chunks: tuple[ChunkId, ...] = ()
 
     @property
     def suffix(self) -> str:
@@ -72,7 +71,7 @@ def listed(directory: Path, files: Files) -> Listing:
     """Find the files of a directory and of those below it, or one file. Links to files and directories are followed.
 
     Raises:
-        Incompatible: a name that is no UTF-8, or a link that leads nowhere.
+        Incompatible: a name that is no UTF-8, a link that leads nowhere, or directories in each other without end.
         OSError: a directory cannot be read.
     """
     found: list[Found] = []
@@ -83,8 +82,7 @@ def listed(directory: Path, files: Files) -> Listing:
         if fingerprint is None:
             raise Incompatible(f"{path} is a link that leads nowhere; was all of it downloaded?", path=str(path))
         if path.is_file():
-            is_fresh = fingerprint[2] > time.time_ns() - _FRESH_NS
-            found.append(Found(name, path, fingerprint[1], fingerprint, is_fresh))
+            found.append(Found(name, path, fingerprint[1], fingerprint))
         else:
             skipped.append(Skipped(name, "no file, but a pipe, a socket or a device"))
     return Listing(found, skipped)
@@ -111,6 +109,8 @@ def _walked(
 ) -> Iterator[tuple[str, Path]]:
     status = directory.stat()
     here = (*above, (status.st_dev, status.st_ino))
+    if len(here) > _MAX_DEPTH:
+        raise Incompatible(f"{directory} lies too deep; pack what is there into one file", path=str(directory))
     entries = sorted(directory.iterdir())
     if not entries and around:
         skipped.append(Skipped(around, "an empty directory"))

@@ -6,6 +6,7 @@ meanwhile, or after a kill, finds the old files, or the new ones, or none that c
 """
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -89,13 +90,14 @@ class Outputs:
             OSError: a file could not be put there.
         """
         places = {name: self._place(number) for name, number in self._written.items()}
+        targets = {name: self._directory / name for name in places}
         size_bytes = sum(map(self._files.size, places.values()))
+        for parent in dict.fromkeys(target.parent for target in targets.values()):
+            self._files.make_directory(parent)
+            self._require_takes_files(parent)
         earlier = found_of(self._directory, self._kind)
         if len(places) > 1:
             self._remove([name for name in earlier if name in self._kind.entrances])
-        targets = {name: self._directory / name for name in places}
-        for parent in dict.fromkeys(target.parent for target in targets.values()):
-            self._files.make_directory(parent)
         entrances = [name for name in places if name in self._kind.entrances]
         for names in ([name for name in places if name not in entrances], entrances):
             self._files.rename_all_durable({places[name]: targets[name] for name in names})
@@ -105,6 +107,17 @@ class Outputs:
     def _place(self, number: int) -> Path:
         """Where a file is written: by number, since names may lead through directories."""
         return self._aside / str(number)
+
+    def _require_takes_files(self, directory: Path) -> None:
+        """Check that files can be moved there, as long as nothing is lost if they cannot.
+
+        Raises:
+            OSError: they cannot.
+        """
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+        if directory.stat().st_dev != self._aside.stat().st_dev:
+            raise OSError(errno.EXDEV, "is another file system than the directory around it", str(directory))
 
     def _remove(self, names: Sequence[str]) -> None:
         for name in names:

@@ -181,7 +181,8 @@ def _require_stored(tensors: Iterable[torch.Tensor], what: str) -> None:
 def _reason(error: Exception) -> str:
     """What torch does not allow; the rest of its message tells how to allow it."""
     text = str(error).partition("WeightsUnpickler error: ")[2] or str(error)
-    lines = [line for line in text.splitlines() if "GLOBAL" in line] or text.splitlines() or [repr(error)]
+    told = [line for line in text.splitlines() if line.strip()] or [repr(error)]
+    lines = [line for line in told if "GLOBAL" in line] or told
     return lines[0].partition(" was not")[0][:_REASON_LETTERS]
 
 

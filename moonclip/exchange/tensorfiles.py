@@ -1,35 +1,27 @@
-"""Files of a model directory that hold tensors: which item each becomes part of, and where its tensors lie."""
+"""Files of a model directory that hold tensors: which entries of which items are in them, and where tensors lie."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from store.boxes import whole
 from store.errors import Incompatible, MoonclipError
+from store.format.entries import check_name
 from store.format.trees import Ties
-from store.saving.inputs import ContainerInput, Input, ItemInput, StoredInput
+from store.saving.inputs import ContainerInput, Input
 
 from ..loading.stored import SEPARATOR
-from ..state.names import METADATA, ROOT, segment
+from ..state.names import ROOT, segment
 from . import safetensors
 from .listing import Found, Skipped
 from .ranges import FileRange, Part, Ranges
-from .recipes import Lying
 from .requirements import has_torch
 
 SAFETENSORS: Final = ".safetensors"
 TORCH: Final = frozenset({".bin", ".pt", ".pth", ".ckpt"})
 
 MODEL: Final = "model"
-
-_ITEM_OF: Final = {"model": MODEL, "pytorch_model": MODEL, "adapter_model": "adapter"}
-"""Items by what libraries call files."""
-
-_SHARD: Final = re.compile(r"-\d+-of-\d+$")
-"""What names of files end in that are one of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +43,6 @@ class TensorFile:
     ties: Ties = ()
 
 
-class Together(NamedTuple):
-    """Items, and where their tensors lie.
-
-    Attributes:
-        items: by name, in order.
-        lying: tensors by the name of their file.
-    """
-
-    items: dict[str, ItemInput]
-    lying: dict[str, list[Lying]]
-
-
 def read_files(found: Sequence[Found], ranges: Ranges, kept: list[Skipped]) -> list[TensorFile]:
     """Look into files that hold tensors.
 
@@ -80,33 +60,48 @@ def read_files(found: Sequence[Found], ranges: Ranges, kept: list[Skipped]) -> l
         if reader is None:
             continue
         try:
-            files += reader(each, ranges)
+            looked_into = reader(each, ranges)
+            for file in looked_into:
+                _check_names(file)
+            files += looked_into
         except MoonclipError as error:
             kept.append(Skipped(each.name, _reason(each, error)))
     return files
 
 
-def together(files: Sequence[TensorFile], taken: Sequence[str]) -> Together:
-    """Put files together that are parts of one item. Pure.
+class Held(NamedTuple):
+    """What safetensors files hold of an item.
 
-    Numbered files become one item, unless they have a name twice. An item is called as its files are, ``model`` or
-    ``adapter`` if they are called as libraries call these.
+    Attributes:
+        entries: its entries.
+        starts: where its tensors lie, and how many bytes each has, by name.
+    """
+
+    entries: dict[str, Input]
+    starts: dict[str, tuple[int, int]]
+
+
+def tensors_by_item(
+    tensors: Mapping[str, tuple[Path, safetensors.Located]], ranges: Ranges, *, may_be_several: bool = True
+) -> dict[str | None, Held]:
+    """Tensors of safetensors files, by what items the files say they are of: ``None`` if they name none.
+
+    They name several where all of them are called ``item::name``, as our exports call them.
 
     Args:
-        files: the files.
-        taken: names that no item may have.
+        tensors: by name; the file of each, and where it lies there.
+        ranges: reads them once they are stored.
+        may_be_several: whether it matters what they are called.
     """
-    groups = _groups(files)
-    names = _names(list(groups), taken)
-    items: dict[str, ItemInput] = {}
-    lying: dict[str, list[Lying]] = {}
-    for key, group in groups.items():
-        item = names[key]
-        items[item] = _merged(item, group)
-        for file in group:
-            places = (Lying(start, size_bytes, item, name) for name, (start, size_bytes) in file.starts.items())
-            lying.setdefault(file.found.name, []).extend(places)
-    return Together(items, lying)
+    are_several = may_be_several and all(SEPARATOR in name for name in tensors)
+    found: dict[str | None, Held] = {}
+    for name, (path, tensor) in tensors.items():
+        item, _, key = name.partition(SEPARATOR) if are_several else (None, "", name)
+        entries, starts = found.setdefault(item, Held({ROOT: ContainerInput(0, "dict")}, {}))
+        part = Part(whole(tensor.shape), FileRange(path, tensor.start, tensor.size_bytes))
+        entries[segment(key)] = ranges.input(ranges.entry(len(entries) - 1, tensor.dtype, tensor.shape, [part]))
+        starts[segment(key)] = (tensor.start, tensor.size_bytes)
+    return found
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -118,23 +113,24 @@ def _reader(found: Found) -> Callable[[Found, Ranges], list[TensorFile]] | None:
     return _torch if found.suffix in TORCH and found.size_bytes else None
 
 
+def _check_names(file: TensorFile) -> None:
+    """Refuse a file whose names a store does not take, before it stops all of the import."""
+    for name in (file.item or "", *file.entries):
+        check_name(name)
+
+
 def _reason(found: Found, error: MoonclipError) -> str:
-    return str(error).removeprefix(f"{found.path}: ").removeprefix(f"{found.path} ")
+    """Why a file is kept as it is, without its name."""
+    text = str(error)
+    for name in (str(found.path), found.path.name):
+        text = text.removeprefix(f"{name}: ").removeprefix(f"{name} is ").removeprefix(f"{name} ")
+    return text
 
 
 def _safetensors(found: Found, ranges: Ranges) -> list[TensorFile]:
-    """Tensors by name; as several items where all of them are named ``item::name``, as our exports name them."""
     tensors = safetensors.read_header(found.path, ranges.files)
-    is_several = bool(tensors) and all(SEPARATOR in name for name in tensors)
-    entries: dict[str | None, dict[str, Input]] = {}
-    starts: dict[str | None, dict[str, tuple[int, int]]] = {}
-    for name, tensor in tensors.items():
-        item, _, key = name.partition(SEPARATOR) if is_several else (None, "", name)
-        into = entries.setdefault(item, {ROOT: ContainerInput(0, "dict")})
-        part = Part(whole(tensor.shape), FileRange(found.path, tensor.start, tensor.size_bytes))
-        into[segment(key)] = ranges.input(ranges.entry(len(into) - 1, tensor.dtype, tensor.shape, [part]))
-        starts.setdefault(item, {})[segment(key)] = (tensor.start, tensor.size_bytes)
-    return [TensorFile(found, item, each, starts[item]) for item, each in entries.items()]
+    by_item = tensors_by_item({name: (found.path, tensor) for name, tensor in tensors.items()}, ranges)
+    return [TensorFile(found, item, held.entries, held.starts) for item, held in by_item.items()]
 
 
 def _torch(found: Found, ranges: Ranges) -> list[TensorFile]:
@@ -157,91 +153,3 @@ def _torch(found: Found, ranges: Ranges) -> list[TensorFile]:
         if isinstance(entry, FlatTensor)
     }
     return [TensorFile(found, None, item.entries, starts, item.ties)]
-
-
-# --- naming ---------------------------------------------------------------------------------------------------------
-
-
-class _Key(NamedTuple):
-    """What files have in common that are parts of one item: their name without number, suffix, and an item's name."""
-
-    stem: str
-    suffix: str
-    item: str | None
-
-
-def _groups(files: Sequence[TensorFile]) -> dict[_Key, list[TensorFile]]:
-    """Files by what they are parts of, safetensors first: these name an item where both kinds of file are there."""
-    groups: dict[_Key, list[TensorFile]] = {}
-    for file in sorted(files, key=lambda file: file.found.suffix != SAFETENSORS):
-        groups.setdefault(_Key(_SHARD.sub("", _stem(file)), file.found.suffix, file.item), []).append(file)
-    return dict(chain.from_iterable(_apart(key, group) for key, group in groups.items()))
-
-
-def _apart(key: _Key, group: list[TensorFile]) -> Iterator[tuple[_Key, list[TensorFile]]]:
-    """A group, or each file of it alone if they cannot be one."""
-    names = [name for file in group for name in file.entries if name not in {ROOT, METADATA}]
-    are_mappings = all(isinstance(file.entries[ROOT], ContainerInput) for file in group)
-    if len(group) == 1 or (are_mappings and len(set(names)) == len(names)):
-        yield key, group
-        return
-    for file in group:
-        yield key._replace(stem=_stem(file)), [file]
-
-
-def _stem(file: TensorFile) -> str:
-    return file.found.name[: -len(file.found.suffix)]
-
-
-def _names(keys: Sequence[_Key], taken: Sequence[str]) -> dict[_Key, str]:
-    found: dict[_Key, str] = {}
-    used = set(taken)
-    for key in keys:
-        candidates = _candidates(key)
-        found[key] = next(name for name in candidates if name not in used)
-        used.add(found[key])
-    if MODEL not in used and (only := _only_model(found)) is not None:
-        found[only] = MODEL
-    return found
-
-
-def _candidates(key: _Key) -> Iterator[str]:
-    if key.item is not None:
-        yield key.item
-    path = PurePosixPath(key.stem)
-    known = _ITEM_OF.get(path.name, path.name)
-    stem = key.stem.replace(SEPARATOR, ".")
-    yield str(path.with_name(known)).replace(SEPARATOR, ".")
-    yield stem
-    yield stem + key.suffix
-    number = 2
-    while True:
-        yield f"{stem}{key.suffix}.{number}"
-        number += 1
-
-
-def _only_model(names: Mapping[_Key, str]) -> _Key | None:
-    """The one item of safetensors that is not below another directory, whatever it is called: that is the model."""
-    here = [key for key, name in names.items() if key.suffix == SAFETENSORS and "/" not in key.stem]
-    is_model = len(here) == 1 and here[0].item is None and names[here[0]] not in _ITEM_OF.values()
-    return here[0] if is_model else None
-
-
-def _merged(item: str, group: Sequence[TensorFile]) -> ItemInput:
-    """One item of all its files, whose entries follow one another."""
-    if len(group) == 1:
-        return ItemInput(item, group[0].entries, group[0].ties)
-    entries: dict[str, Input] = {}
-    position = 0
-    for file in group:
-        outer = [name for name in file.entries if name != ROOT and "/" not in name]
-        entries |= {name: _moved(name, given, position) for name, given in file.entries.items() if name not in entries}
-        position += len(outer)
-    return ItemInput(item, entries, tuple(tie for file in group for tie in file.ties))
-
-
-def _moved(name: str, given: Input, by: int) -> Input:
-    """An entry, so many places further; what lies in another container stays where it is in that."""
-    if name == ROOT or "/" in name or isinstance(given, StoredInput):
-        return given
-    return given._replace(position=given.position + by)

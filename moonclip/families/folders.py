@@ -1,37 +1,61 @@
 """Which directories of a folder are models."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
-
-from store.errors import Incompatible
+from typing import Final, NamedTuple
 
 _SUFFIXES: Final = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf"})
 _NAMES: Final = frozenset({"config.json", "model_index.json", ".metadata"})
 """What a directory of a model has in itself; below it there may be more of that model."""
 
 
-def models_in(path: Path) -> list[Path]:
-    """The models that a path means: a file, a model's directory, or else those in the directories below, in order.
+class Models(NamedTuple):
+    """What paths mean.
 
-    Raises:
-        Incompatible: there is none.
-        OSError: a directory cannot be read.
+    Attributes:
+        found: models, in order, each of them once.
+        left_out: what cannot be looked into or leads to no model, and why.
     """
-    found = list(_below(path))
-    if not found:
-        raise Incompatible(f"there is no model in {path}, nor in a directory below it", path=str(path))
-    return found
+
+    found: list[Path]
+    left_out: dict[str, str]
 
 
-def _below(path: Path) -> Iterator[Path]:
-    if not path.is_dir():
-        yield path
-        return
-    entries = sorted(path.iterdir())
-    if any(entry.name in _NAMES or entry.suffix.lower() in _SUFFIXES for entry in entries):
-        yield path
-        return
-    for entry in entries:
-        if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
-            yield from _below(entry)
+def models_in(paths: Sequence[Path]) -> Models:
+    """The models that paths mean: a file, a model's directory, or else those in the directories below, links followed.
+
+    Args:
+        paths: where to look. A model that is met again counts once.
+    """
+    found: dict[Path, Path] = {}
+    left_out: dict[str, str] = {}
+    for path in paths:
+        models = list(_below(path, left_out))
+        if not models:
+            left_out.setdefault(str(path), "no model in it, nor in a directory below it")
+        for model in models:
+            found.setdefault(model.resolve(), model)
+    return Models(list(found.values()), left_out)
+
+
+def _below(path: Path, left_out: dict[str, str]) -> Iterator[Path]:
+    ahead, met = [path], set[Path]()
+    while ahead:
+        here = ahead.pop()
+        place = here.resolve()
+        if place in met:  # by another link, or a link to a directory around it
+            continue
+        met.add(place)
+        if not here.is_dir():
+            yield here
+            continue
+        try:
+            entries = sorted(here.iterdir())
+            is_model = any(entry.name in _NAMES or entry.suffix.lower() in _SUFFIXES for entry in entries)
+            below = [] if is_model else [each for each in entries if each.is_dir() and not each.name.startswith(".")]
+        except OSError as error:
+            left_out[str(here)] = error.strerror or str(error)
+            continue
+        if is_model:
+            yield here
+        ahead += reversed(below)

@@ -34,6 +34,7 @@ class Listed:
         return {
             "names": list(self.names),
             "commit": takes.commit.hex(),
+            "lacks": list(takes.lacks),
             "base": None if base is None else base.base.hex(),
             "base_names": list(self.base_names),
             "found_by": None if base is None else base.how,

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from store.codec import narrowing
-from store.codec.comparing import Sample, expected_bytes, sample
+from store.codec.comparing import Sample, cast, expected_bytes, sample
 from store.errors import MoonclipError
 from store.format.dtypes import dtype
 from store.format.entries import TensorEntry
@@ -166,11 +165,12 @@ class Sampler:
             return ID_BYTES
         base = memoryview(bytearray(stretch.size_bytes))
         contender.model.read(contender.pairs[spot.tensor.key], stretch.start, base)
-        if stretch.dtype != kind.dtype:
-            base = narrowing(stretch.dtype, kind.dtype, b"", 1).new(base, 0)
-        held = sample(base, dtype(kind.dtype).element)
-        covered = len(base) / spot.size_bytes
-        wanted = look.sample if covered == 1 else self._beginning(spot, len(base))
+        held = sample(base, dtype(stretch.dtype).element)
+        if held is not None and stretch.dtype != kind.dtype:
+            held = cast(held, stretch.dtype, kind.dtype)
+        covered_bytes = len(base) // dtype(stretch.dtype).item_bytes * dtype(kind.dtype).item_bytes
+        covered = covered_bytes / spot.size_bytes
+        wanted = look.sample if covered == 1 else self._beginning(spot, covered_bytes)
         if wanted is None or held is None:
             return look.alone_bytes
         against_bytes = ID_BYTES + expected_bytes(wanted, held) + round((1 - covered) * look.alone_bytes)

@@ -85,14 +85,30 @@ class Batches:
 
     def state_dict(self) -> dict[str, Any]:
         """Where this is, and what its permutation was drawn from."""
-        return {"epoch": self.epoch, "batch": self.batch, "step": self.step, "begun": self._begun}
+        counts = {"epoch": self.epoch, "batch": self.batch, "step": self.step}
+        return counts | {"batch_size": self._batch_size, "begun": self._begun}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there with the next iteration."""
+        """Go on from there with the next iteration.
+
+        Raises:
+            Incompatible: that is within an epoch, of batches of another size.
+        """
+        size = state.get("batch_size", self._batch_size)
+        if state["batch"] and size != self._batch_size:
+            raise Incompatible(
+                f"{state['batch']} batches of {size} were given out in this epoch, and this loader's are of"
+                f" {self._batch_size}: the size can be changed between two epochs"
+            )
         self.epoch, self.batch, self.step = state["epoch"], state["batch"], state["step"]
         self._begun = dict(state["begun"])
 
     # --- how --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _batch_size(self) -> int | None:
+        """Examples that all processes together take at once; ``None`` if the dataset makes the batches."""
+        return None if self._loader.batch_sampler is None else int(self._loader.total_batch_size)
 
     def _left(self) -> Iterator[Any]:
         self._loader.set_epoch(self.epoch)

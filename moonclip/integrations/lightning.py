@@ -20,7 +20,7 @@ from store.errors import Incompatible, NotFound
 
 from ..manager import CheckpointManager
 from ..state.items import GENERATORS
-from .lightningcallbacks import Generators, StoreCheckpoint
+from .lightningcallbacks import NO_SPAWNING, Generators, StoreCheckpoint
 from .lightningpaths import Pointers, read_pointer, tag_at
 from .lightningstates import checkpoint_of, items_of
 from .lightningtwins import base, twins
@@ -28,6 +28,9 @@ from .lightningtwins import base, twins
 __all__ = ["Generators", "StoreCheckpoint", "StoreIO"]
 
 _OPTIONS: Final = frozenset({"metadata", "message", "tag", "overwrite"})
+
+_HANDED_ON: Final = ".temp.ckpt"
+"""What Lightning calls the file by which a process that it has started gives back weights."""
 
 Checkpoint = dict[str, Any]
 
@@ -82,9 +85,12 @@ class StoreIO(base("plugins.io", "CheckpointIO")):  # type: ignore[misc] # of th
                 stands for, and ``overwrite``, as for :meth:`CheckpointManager.save`.
 
         Raises:
-            Incompatible: something cannot be kept, and is named; or the path is no name for a tag.
+            Incompatible: something cannot be kept, and is named; the path is no name for a tag; or the trainer's
+                strategy spawns processes.
             SaveFailed: an earlier save failed; this one is under way.
         """
+        if Path(path).name == _HANDED_ON:
+            raise Incompatible(NO_SPAWNING)
         given = dict(storage_options or {})
         if unknown := sorted(given.keys() - _OPTIONS):
             raise Incompatible(f"storage_options: {', '.join(unknown)}; there are {', '.join(sorted(_OPTIONS))}")

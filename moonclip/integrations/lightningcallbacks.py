@@ -1,7 +1,10 @@
 """Callbacks for Lightning's trainer: the random number generators, and saves by step and by metric, without paths."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final, Literal
+
+import torch
 
 from store.errors import Incompatible
 from store.naming.tags import Better
@@ -13,6 +16,14 @@ from .lightningtwins import base
 
 _STOPPED: Final = "SIGTERMException"
 """What a trainer raises after a step in which SIGTERM came: a class of each package."""
+
+_SPAWNING: Final = "_MultiProcessingLauncher"
+"""What starts the processes of such a strategy: a class of each package."""
+
+NO_SPAWNING: Final = "strategies that spawn or fork hand weights on in a file, which the store would keep: use ddp"
+
+_GRADIENTS: Final = "gradients"
+"""Key of a checkpoint."""
 
 Trainer = Any
 Module = Any
@@ -66,6 +77,8 @@ class StoreCheckpoint(base("callbacks", "Checkpoint")):  # type: ignore[misc] # 
         trainer = Trainer(plugins=[io], callbacks=[StoreCheckpoint(100, monitor="val_loss")])
         trainer.fit(model, ckpt_path=io.resume())
 
+    A save between two batches of one step, as ``SIGTERM`` makes it, has the gradients that came together by then.
+
     It takes the place of ``ModelCheckpoint``: no paths, what stays is what the plugin's ``keep`` says, and listings
     show the metrics. ``ckpt_path="best"`` finds the best.
 
@@ -96,6 +109,9 @@ class StoreCheckpoint(base("callbacks", "Checkpoint")):  # type: ignore[misc] # 
         self._tag = tag
         self._best: float | None = None
         self._saved_step = 0
+        self._batch_step: int | None = None
+        self._is_amid_step = False
+        self._gradients: Mapping[str, torch.Tensor] = {}
 
     @property
     def best_model_path(self) -> str:
@@ -103,17 +119,27 @@ class StoreCheckpoint(base("callbacks", "Checkpoint")):  # type: ignore[misc] # 
         return "" if self.monitor is None else self._tag
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:  # noqa: ARG002
-        """See that there is a store.
+        """See that there is a store, and that this process stays.
 
         Raises:
-            Incompatible: the trainer has no such plugin.
+            Incompatible: the trainer has no such plugin, or a strategy that starts processes for each call.
         """
         if stage == "fit" and not hasattr(trainer.strategy.checkpoint_io, "manager"):
             raise Incompatible("StoreCheckpoint saves by way of a StoreIO: give the trainer plugins=[StoreIO(…)]")
+        if type(trainer.strategy.launcher).__name__ == _SPAWNING:
+            raise Incompatible(NO_SPAWNING)
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
         """What training begins with need not be saved."""
         self._saved_step = trainer.global_step
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        """Go on with gradients that a checkpoint had."""
+        self._batch_step, self._is_amid_step = trainer.global_step, False
+        found, self._gradients = self._gradients, {}
+        for name, parameter in pl_module.named_parameters():
+            if name in found:
+                parameter.grad = found[name].to(parameter, copy=True)
 
     def on_train_batch_end(
         self,
@@ -124,6 +150,7 @@ class StoreCheckpoint(base("callbacks", "Checkpoint")):  # type: ignore[misc] # 
         batch_idx: int,  # noqa: ARG002
     ) -> None:
         """Save if it is time."""
+        self._is_amid_step = trainer.global_step == self._batch_step
         if trainer.global_step % self._interval == 0:
             self._save(trainer)
 
@@ -144,6 +171,17 @@ class StoreCheckpoint(base("callbacks", "Checkpoint")):  # type: ignore[misc] # 
             better = Better(self.monitor, score, self._is_lower)
             options = {"metadata": _numbers(trainer), "tag": self._tag, "overwrite": better}
             trainer.save_checkpoint("", storage_options=options)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: Checkpoint) -> None:
+        """Add gradients that await others; those of several processes are not kept, since only rank 0 saves."""
+        if self._is_amid_step and trainer.world_size == 1:
+            found = {name: each.grad for name, each in pl_module.named_parameters() if each.grad is not None}
+            checkpoint[_GRADIENTS] = found
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: Checkpoint) -> None:  # noqa: ARG002
+        """Take the gradients out of a checkpoint that training goes on from."""
+        if trainer.state.fn == "fit" and trainer.world_size == 1:
+            self._gradients = checkpoint.get(_GRADIENTS, {})
 
     def state_dict(self) -> dict[str, Any]:
         """The best so far."""

@@ -5,11 +5,13 @@ line lies at each path whose checkpoint is durable: it names the tag. Nothing is
 """
 
 import os
+import re
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
 from store.disk.files import Files
+from store.errors import Incompatible
 
 from ..dcp.ids import tag_of
 from ..saving.jobs import SaveFuture
@@ -18,22 +20,36 @@ _FIRST_WORD: Final = "moonclip-tag "
 _LONGEST_BYTES: Final = 4096
 """Names of refs are shorter; what is longer is somebody else's file."""
 
+_ILLEGAL: Final = re.compile(
+    r"[\x00-\x20\x7f-\x9f~^:?*\[\\%\ud800-\udfff]|(?:^|(?<=/))\.|\.(?=\.|lock(?:/|$)|$)|@(?=\{)|^-"
+)
+"""What makes a name illegal for a tag, and the sign that stands in for it."""
+
 _files: Final = Files()
 
 
 def tag_at(path: str | os.PathLike[str], root: Path) -> str:
     """The tag that a path stands for: the path as seen from the directory that the store lies in, if it is below.
 
+    What no tag may have in its name, a blank for one, is spelled as in URLs: ``run%201/last.ckpt``.
+
     Args:
         path: absolute, or relative to the working directory.
         root: the store's directory.
 
     Raises:
-        Incompatible: that is no legal name for a tag.
+        Incompatible: it is a URL, or still no legal name for a tag.
     """
+    if "://" in os.fspath(path):
+        raise Incompatible(f"{path} is no path on this machine: give a local dirpath, and the store a remote")
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - a symbolic link is not followed: it has a name of its own
     beside = root.resolve().parent
-    return tag_of(absolute.relative_to(beside) if absolute.is_relative_to(beside) else absolute)
+    seen = absolute.relative_to(beside) if absolute.is_relative_to(beside) else absolute
+    return tag_of(_ILLEGAL.sub(_escaped, seen.as_posix().lstrip("/")))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in os.fsencode(found[0]))
 
 
 def read_pointer(path: str | os.PathLike[str]) -> str | None:

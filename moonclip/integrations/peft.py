@@ -9,11 +9,12 @@
 Only the adapters' weights are saved; their commits come after the base model's, which has the rest.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 
@@ -21,6 +22,7 @@ from store.beside.files import ITEM as FILES
 from store.errors import Conflict, Incompatible, NotFound
 
 from ..families.lineage import FROM
+from ..loading.descriptions import Snapshot
 from ..manager import CheckpointManager
 from ..managing.upkeep import Revision
 from ..specs import Layout
@@ -44,27 +46,45 @@ class Adapter:
     """
 
     def __init__(self, model: PeftModel, name: str = _DEFAULT) -> None:
-        if name not in model.peft_config:
-            known = ", ".join(model.peft_config)
-            raise Incompatible(f"the model has no adapter {name!r}, it has {known}; add_adapter makes one")
         self._model = model
         self._name = name
+        self._has_embeddings = self._weights(has_embeddings="auto").keys() != self._weights(has_embeddings=False).keys()
 
     def state_dict(self) -> dict[str, Any]:
-        """Its weights."""
-        return dict(get_peft_model_state_dict(self._model, adapter_name=self._name))
+        """Its weights.
+
+        Raises:
+            Incompatible: the adapter was deleted.
+        """
+        return self._weights(
+            has_embeddings=self._has_embeddings
+        )  # found out once: to do so, PEFT asks the hub for the base
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy weights into the model's own.
 
         Raises:
-            Incompatible: they do not belong to such an adapter.
+            Incompatible: they do not belong to such an adapter, or it is merged into the model.
         """
         own = self.state_dict()
         if own.keys() != state.keys():
             odd = sorted(own.keys() ^ state.keys())
             raise Incompatible(f"adapter {self._name!r} is made otherwise: {', '.join(odd[:4])} is on one side only")
+        for name, tensor in own.items():
+            here, there = tuple(tensor.shape), tuple(state[name].shape)
+            if here != there:
+                raise Incompatible(f"adapter {self._name!r} is made otherwise: {name} is {there}, and {here} here")
+        if any(self._name in getattr(each, "merged_adapters", ()) for each in self._model.modules()):
+            raise Incompatible(f"adapter {self._name!r} is merged into the model, which would not change; unmerge it")
         set_peft_model_state_dict(self._model, dict(state), adapter_name=self._name)
+
+    def _weights(self, *, has_embeddings: bool | Literal["auto"]) -> dict[str, Any]:
+        known = getattr(self._model, "peft_config", {})
+        if self._name not in known:
+            names = ", ".join(known) or "none"
+            raise Incompatible(f"the model has no adapter {self._name!r}, it has {names}; add_adapter makes one")
+        found = get_peft_model_state_dict(self._model, adapter_name=self._name, save_embedding_layers=has_embeddings)
+        return dict(found)
 
 
 def item_of(name: str = _DEFAULT) -> str:
@@ -85,7 +105,7 @@ def adapters_of(model: PeftModel, *names: str) -> dict[str, Any]:
     Raises:
         Incompatible: the model has no such adapter.
     """
-    wanted = names or tuple(model.peft_config)
+    wanted = names or tuple(getattr(model, "peft_config", ())) or (_DEFAULT,)
     adapters: dict[str, Any] = {item_of(name): Adapter(model, name) for name in wanted}
     return adapters | {FILES: {_inside(name, _CONFIG): _configuration(model, name) for name in wanted}}
 
@@ -155,12 +175,12 @@ def adapter_directory(manager: CheckpointManager, rev: Revision | None = None) -
     items = [item for item in snapshot.items if item == _ITEM or item.endswith(f"/{_ITEM}")]
     if not items:
         raise NotFound(f"commit {snapshot.id[:8]} has no adapter; it has {', '.join(snapshot.items)}")
-    layouts = {item: Layout("safetensors", _inside(item.removesuffix(_ITEM).rstrip("/"), _WEIGHTS)) for item in items}
+    layouts = {item: Layout("safetensors", _inside(_directory(item), _WEIGHTS)) for item in items}
     around = Passing(None)
     try:
         target = around.path / "adapters"
         manager.export(snapshot.id, target, format="dir", items=items, layouts=layouts)
-        put_files(target, manager.load(snapshot.id, items=[FILES])[FILES])
+        put_files(target, _configurations(manager, snapshot, items))
         yield target
     finally:
         around.clean_up()
@@ -169,6 +189,27 @@ def adapter_directory(manager: CheckpointManager, rev: Revision | None = None) -
 def _inside(name: str, file: str) -> str:
     """Path of an adapter's file in PEFT's directory."""
     return file if name in {"", _DEFAULT} else f"{name}/{file}"
+
+
+def _directory(item: str) -> str:
+    """Where an item's files lie in PEFT's directory; empty for the directory itself."""
+    return item.removesuffix(_ITEM).rstrip("/")
+
+
+def _configurations(manager: CheckpointManager, snapshot: Snapshot, items: Sequence[str]) -> dict[str, bytes]:
+    """Files that say what adapters are. An import has others as well, in nested dictionaries."""
+    files: Any = manager.load(snapshot.id, items=[FILES])[FILES]
+    found = {}
+    for path in (_inside(_directory(item), _CONFIG) for item in items):
+        held = files.get(path) or reduce(_child, path.split("/"), files)
+        if not isinstance(held, bytes):
+            raise NotFound(f"commit {snapshot.id[:8]} has no file {path}, without which PEFT loads no adapter")
+        found[path] = held
+    return found
+
+
+def _child(node: Any, name: str) -> Any:
+    return node.get(name) if isinstance(node, dict) else None
 
 
 def _configuration(model: PeftModel, name: str) -> bytes:

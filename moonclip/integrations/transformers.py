@@ -9,6 +9,7 @@ directory before it calls ``on_save``, and no public hook keeps it from doing so
 """
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import SaveStrategy, TrainOutput
 
 from store.beside.files import ITEM as FILES
 from store.errors import Incompatible
@@ -30,10 +31,13 @@ from ..managing.upkeep import Revision
 from ..saving.jobs import SaveFuture
 from ..specs import Layout
 from ..state.items import GENERATORS
+from ..state.wrappers import canonical_names
 from .directories import Passing, put_files, streams, taken_up
 
 STATE: Final = "trainer_state"
 """Item that the Trainer's own state is saved as: steps, epochs, logs, the best metric, callbacks that have a state."""
+
+_log: Final = logging.getLogger("moonclip")
 
 _STATE_FILE: Final = "trainer_state.json"
 
@@ -61,13 +65,14 @@ class MoonclipCallback(TrainerCallback):
         tag: name of the best commit's tag. Runs that share a store each want their own.
 
     Raises:
-        Incompatible: there are several processes.
+        Incompatible: there are several processes, or trials of a hyper-parameter search: those have no best in common.
     """
 
     def __init__(self, manager: CheckpointManager, *, tag: str = BEST) -> None:
         self._manager = manager
         self._tag = tag
         self._best: SaveFuture | None = None
+        self._begun: str | None = None
         self._files: dict[str, bytes] = {}
         self._directory: str | None = None
         self._around: Passing | None = None
@@ -105,11 +110,14 @@ class MoonclipCallback(TrainerCallback):
         """Remember where there is room for a checkpoint."""
         self._directory = args.output_dir
 
-    def on_train_begin(self, args: TrainingArguments, *_: Any, **given: Any) -> None:
-        """Remember the small files of a model, which do not change."""
-        if args.world_size > 1:
-            raise Incompatible("MoonclipCallback saves from one process; in several, save in the loop, or through DCP")
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **given: Any) -> None:
+        """Remember the small files of a model, which do not change, and what training goes on from."""
+        _require_one_run(args, state)
         self._best = None
+        self._begun = self._manager.head if state.global_step else None
+        resumed = self._manager.resumed
+        if self._around is not None and resumed is not None and _is_wrapped(given["model"]):
+            self._manager.load(resumed.commit, model=given["model"])  # a Trainer passes over names that differ
         self._files = _beside(given["model"], given["processing_class"])
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
@@ -147,7 +155,11 @@ class MoonclipCallback(TrainerCallback):
         self._manager.flush()
         self._limit(args)
         if args.load_best_model_at_end and state.best_global_step is not None and state.best_model_checkpoint is None:
-            self._manager.load(self._best or f"step:{state.best_global_step}", model=given["model"])
+            best = self._best or self._best_before(state.best_global_step)
+            if best is None:
+                _log.warning("the best step, %d, was not saved: the model stays as it is", state.best_global_step)
+            else:
+                self._manager.load(best, model=given["model"])
 
     # --- how --------------------------------------------------------------------------------------------------------
 
@@ -161,6 +173,15 @@ class MoonclipCallback(TrainerCallback):
         last = limit if best is None or best in newest else max(1, limit - 1)
         self._manager.prune(Keep(last=last), branches=[self._manager.bound_branch])
 
+    def _best_before(self, step: int) -> str | None:
+        """The best commit that training began with. The best step of all is none if it was evaluated, not saved."""
+        if self._begun is None:
+            return None
+        tagged = self._manager.tags().get(self._tag)
+        before = list(self._manager.log(self._begun))
+        of_step = (snapshot.id for snapshot in before if snapshot.step == step and not snapshot.absent)
+        return next(of_step, tagged if any(snapshot.id == tagged for snapshot in before) else None)
+
     def _clean_up(self) -> None:
         if self._around is not None:
             self._around.clean_up()
@@ -171,7 +192,8 @@ class WithoutFiles(Trainer):
     """A ``Trainer`` whose checkpoints are its callback's alone. Mix it into others: ``(WithoutFiles, SFTTrainer)``.
 
     A Trainer writes each checkpoint into its output directory whatever callbacks do. With this, all that it writes
-    there is its own state, which the callback takes away again. ``save_model`` by a person writes as ever.
+    there is its own state, which the callback takes away again. ``save_model`` by a person writes as ever. It sets
+    ``save_only_model`` in the arguments it is given: an ordinary Trainer wants arguments of its own.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -236,6 +258,22 @@ def as_checkpoint(manager: CheckpointManager, rev: Revision | None, directory: s
     (target / _STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n")
     torch.save(_generators(loaded[GENERATORS]), target / "rng_state.pth")
     return target
+
+
+def _require_one_run(args: TrainingArguments, state: TrainerState) -> None:
+    if args.world_size > 1:
+        raise Incompatible("MoonclipCallback saves from one process; in several, save in the loop, or through DCP")
+    if state.is_hyper_param_search and args.save_strategy != SaveStrategy.NO:
+        raise Incompatible(
+            "the trials of a hyper-parameter search would be one history with one best: set save_strategy='no' for the"
+            " search, then train with what it found"
+        )
+
+
+def _is_wrapped(model: Any) -> bool:
+    """Whether names in its state dict differ from those that it is stored by: it, or a part of it, is compiled."""
+    names = model.state_dict().keys()
+    return any(name != stored for name, stored in canonical_names(names).items())
 
 
 def _beside(model: Any, processing: Any) -> dict[str, bytes]:

@@ -11,8 +11,8 @@ from store.naming.listed import listed
 from ..capture.budget import parse_bytes
 from ..exchange.exporting import Exported, Format, Wanted, export
 from ..exchange.hub import MAX_SHARD_BYTES
-from ..exchange.importing import Source
 from ..exchange.importing import Wanted as Import
+from ..exchange.sources import Source
 from ..families import SEARCH
 from ..loading.nearby import telling_where_else
 from ..specs import Layout, Schema

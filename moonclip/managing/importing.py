@@ -7,8 +7,9 @@ from store.disk.files import Files
 from store.ids import CommitId
 from store.repository import Repository
 
-from ..exchange.importing import Searching, Source, Wanted, given_in, import_files
+from ..exchange.importing import Searching, Wanted, import_files
 from ..exchange.ranges import Ranges
+from ..exchange.sources import Source, given_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def import_sources(repo: Repository, sources: Sequence[Source], wanted: Wanted) 
     """
     repo.require_writable()
     searching = Searching(repo, wanted)
-    given = given_in(sources, Ranges(Files()), repo.threads, meanwhile=searching)
+    given = given_in(sources, Ranges(Files()), repo.threads, relate=searching)
     made = import_files(repo, given.items, wanted, given.files, base=searching.found)
     return made.commit, Imported(
         id=made.commit.hex(),

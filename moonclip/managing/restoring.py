@@ -66,9 +66,8 @@ class Restoring(Aliases, Syncing, Upkeep):
 
         Args:
             rev: commit to take up at, as for :meth:`load`; the branch's tip if ``None``.
-            branch: branch to continue on, from now on the bound one; with ``rev`` it is made there if it does not
-                exist, and goes on from its tip, with a warning, if that is where it was made: so the same call begins
-                and continues it. The bound one if ``None``.
+            branch: branch to continue on, from now on the bound one, which it is if ``None``. With ``rev`` it is made there
+                if it does not exist; if it was made there, it goes on from its tip, with a warning.
             rng: also restore the random number generators, after all else.
             strict: whether names and dtypes have to agree exactly, see :meth:`load`.
             verify: how much is checked, see :meth:`load`.
@@ -81,8 +80,7 @@ class Restoring(Aliases, Syncing, Upkeep):
             The next step: one more than the commit's; 0 if the branch has no commit yet, and then nothing is touched.
 
         Raises:
-            Conflict: ``rev`` is not the tip of the branch to continue on, nor where it was begun; the message names the
-                ways out.
+            Conflict: ``rev`` is neither the tip of that branch nor where it was made; the message names the ways out.
             NotFound: ``rev`` names nothing, or neither does ``branch``, in a store that has others.
             Incompatible: something does not fit; the message lists it all, and nothing was altered.
             RemoteError: the remote of an empty store did not answer as it should.

@@ -74,8 +74,13 @@ def gathered(payload: Mapping[str, Any] | None, items: Mapping[str, Any], *, rng
         rng: whether the generators are to be among them.
 
     Raises:
-        Incompatible: an item is given twice, or its name is no text.
+        Incompatible: an item is given twice, its name is no text, or ``rng`` is a state.
     """
+    if not isinstance(rng, bool):
+        raise Incompatible(
+            f"rng is True or False, not a {type(rng).__name__}: it restores the random number generators; their states"
+            " are read by load(items=['rng'])"
+        )
     given = dict(payload or {})
     more = {name: obj for name, obj in items.items() if obj is not None}
     if rng:

@@ -18,6 +18,7 @@ from ..errors import Corrupt
 from ..format.entries import Entry, TensorEntry
 from ..format.objects import Commit
 from ..format.values import Plain, Tagged
+from ..ids import ChunkId, chunk_id
 from ..reading.contents import Contents
 from ..reading.copies import Copy
 from ..reading.retrieve import plan_span
@@ -117,6 +118,25 @@ class Parts:
         """
         runs = [part for part in composed.parts if isinstance(part, Run)]
         self._contents.bring({(run.item, run.name): self._entry(run) for run in runs}.values())
+
+    def chunks(self, composed: Composed) -> tuple[ChunkId, ...] | None:
+        """Ids of the chunks that a file's tensors are stored in, in the order of the file.
+
+        ``None`` if they do not say what its bytes are: it has part of a tensor, or one that was cast or cut in pieces.
+
+        Raises:
+            NotFound: the commit lacks an item.
+            Pruned: an item is not here.
+            Corrupt: a tensor is not there, or not as long.
+        """
+        found: list[ChunkId] = []
+        for run in composed.parts:
+            if isinstance(run, Run):
+                entry = self._entry(run)
+                if run.stop - run.start != entry.size_bytes or entry.stored is not None or len(entry.pieces) > 1:
+                    return None
+                found += entry.chunks if entry.inline is None else [chunk_id(entry.inline)]
+        return tuple(found)
 
     def windows(
         self, composed: Composed, window_bytes: int, room: Callable[[int], memoryview] = _new

@@ -5,8 +5,9 @@ A sample is all that an encoder looks at to choose, so what is told here is what
 
 from typing import NamedTuple
 
-from ..format.dtypes import Element
+from ..format.dtypes import Element, dtype
 from ..kernels.mapping import Words
+from . import narrowing
 from .encoding import MIN_PLANES_BYTES, expected_bits, gathered
 from .words import words_of
 
@@ -31,6 +32,19 @@ def sample(raw: memoryview, element: Element) -> Sample | None:
         return None
     words = words_of(raw, element)
     return Sample(gathered(words), len(words), element)
+
+
+def cast(given: Sample, held: str, wanted: str) -> Sample:
+    """The sample that a chunk of floats has once it is cast.
+
+    Args:
+        given: of the chunk as it is.
+        held: dtype name of its elements.
+        wanted: dtype name of what they are cast to.
+    """
+    words = narrowing(held, wanted, b"", 1).new(given.words.tobytes(), 0)
+    element = dtype(wanted).element
+    return Sample(words_of(words, element), given.word_count, element)
 
 
 def expected_bytes(given: Sample, base: Sample | None = None) -> int:

@@ -6,7 +6,7 @@ Blobs are cut by their content, so that a changed header length costs little.
 Spec: docs/format.md §4.3.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from ..ids import Buffer
@@ -66,26 +66,39 @@ def blob_cuts(data: Buffer) -> tuple[int, ...]:
 
 
 class BlobCutter:
-    """Cuts a blob that comes block by block, just where :func:`blob_cuts` cuts all of it. For one thread at a time."""
+    """Cuts a blob that comes block by block, just where :func:`blob_cuts` cuts all of it. For one thread at a time.
 
-    def __init__(self) -> None:
+    Args:
+        take: called with each chunk in turn, whose memory is used again afterwards.
+    """
+
+    def __init__(self, take: Callable[[memoryview], object] = len) -> None:
+        self._take = take
         self._kept = bytearray()
         self._cuts: list[int] = []
 
     def add(self, block: Buffer) -> None:
-        """Take the next bytes. Cost: a copy, and one pass."""
+        """Take the next bytes. Cost: a copy, and one pass over them and what was kept, a MiB at most."""
         self._kept += block
         done_bytes = 0
         for cut in _content_defined(memoryview(self._kept)):
             if len(self._kept) - done_bytes < _BLOB_MAX_BYTES:
                 break  # where this chunk ends may depend on what follows
-            self._cuts.append(cut)
+            self._end(memoryview(self._kept)[done_bytes : done_bytes + cut])
             done_bytes += cut
         del self._kept[:done_bytes]
 
     def finish(self) -> tuple[int, ...]:
         """Lengths of all chunks, once all blocks were added."""
-        return (*self._cuts, *blob_cuts(bytes(self._kept)))
+        rest = memoryview(bytes(self._kept))
+        for cut in blob_cuts(rest):
+            self._end(rest[:cut])
+            rest = rest[cut:]
+        return tuple(self._cuts)
+
+    def _end(self, chunk: memoryview) -> None:
+        self._cuts.append(len(chunk))
+        self._take(chunk)
 
 
 def _content_defined(view: memoryview) -> Iterator[int]:

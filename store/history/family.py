@@ -17,6 +17,7 @@ class Member:
 
     Attributes:
         commit: the commit.
+        lacks: items of it that are not here: they were pruned, or not fetched.
         raw_bytes: its tensors and values as they were saved. Of these
         inline_bytes: sit in trees,
         shared_bytes: were in a commit before it, or elsewhere in it,
@@ -28,6 +29,7 @@ class Member:
     """
 
     commit: CommitId
+    lacks: tuple[str, ...]
     raw_bytes: int
     inline_bytes: int
     shared_bytes: int
@@ -68,9 +70,9 @@ class _Tally:
 
     def member(self, commit_id: CommitId) -> Member:
         commit = self._repository.commit(commit_id)
-        roots = expected_items(commit, self._repository.absences, commit_id).values()
+        items = expected_items(commit, self._repository.absences, commit_id)
         trees: set[TreeId] = set()
-        entries = [entry for root in roots for entry in self._below(root, trees)]
+        entries = [entry for root in items.values() for entry in self._below(root, trees)]
         chunks = [pair for entry in entries for pair in _chunks(entry)]
         new = {chunk: cut for chunk, cut in chunks if chunk not in self._seen}
         places = [self._repository.reader.place(chunk, Kind.CHUNK) for chunk in new]
@@ -82,6 +84,7 @@ class _Tally:
         self._seen.update(new, trees, [commit_id])
         return Member(
             commit=commit_id,
+            lacks=tuple(item for item in commit.items if item not in items),
             raw_bytes=raw_bytes,
             inline_bytes=inline_bytes,
             shared_bytes=sum(cut for _, cut in chunks) - sum(new.values()),

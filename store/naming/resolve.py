@@ -6,7 +6,7 @@ only what refs and reflogs reach; a full id names its commit wherever it is.
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ..errors import Ambiguous, NotFound
@@ -50,8 +50,15 @@ class Refs(Protocol):
         ...
 
 
-def resolve(commits: Commits, refs: Refs, text: str, bound_branch: str | None = None) -> CommitId:
-    """The commit that ``text`` names.
+def resolve(
+    commits: Commits,
+    refs: Refs,
+    text: str,
+    bound_branch: str | None = None,
+    *,
+    is_pruned: Callable[[CommitId], bool] = lambda _: False,
+) -> CommitId:
+    """The commit that ``text`` names. Of several of one step it is the newest that was not pruned, if there is one.
 
     Args:
         commits: the graph.
@@ -59,6 +66,7 @@ def resolve(commits: Commits, refs: Refs, text: str, bound_branch: str | None = 
         text: a revision, see :mod:`store.naming.revisions`.
         bound_branch: short name of the branch that ``HEAD``, ``@{n}`` and ``step:N`` speak of; the store's current
             one if ``None``.
+        is_pruned: whether nothing of a commit's content is kept.
 
     Raises:
         Incompatible: ``text`` is not a revision.
@@ -66,17 +74,25 @@ def resolve(commits: Commits, refs: Refs, text: str, bound_branch: str | None = 
         Ambiguous: it is a prefix of several ids; ``details["candidates"]`` lists them.
         Corrupt: a ref or reflog that it needs is damaged.
     """
-    return _Resolver(commits, refs, text, bound_branch).commit()
+    return _Resolver(commits, refs, text, bound_branch, is_pruned).commit()
 
 
 class _Resolver:
     """One resolution: carries what every message and look-up needs."""
 
-    def __init__(self, commits: Commits, refs: Refs, text: str, bound_branch: str | None) -> None:
+    def __init__(
+        self,
+        commits: Commits,
+        refs: Refs,
+        text: str,
+        bound_branch: str | None,
+        is_pruned: Callable[[CommitId], bool],
+    ) -> None:
         self._commits = commits
         self._refs = refs
         self._text = text
         self._bound_branch = bound_branch
+        self._is_pruned = is_pruned
 
     def commit(self) -> CommitId:
         revision = parse(self._text)
@@ -164,11 +180,16 @@ class _Resolver:
     def _at_step(self, name: str | None, step: int) -> CommitId:
         tip = self._named(self._branch_ref() if name is None else name)
         steps = set()
+        newest: CommitId | None = None
         for row in first_parents(self._commits, tip):
             if row.step == step:
-                return row.id
-            if row.step is not None:
+                if not self._is_pruned(row.id):
+                    return row.id
+                newest = newest or row.id
+            elif row.step is not None:
                 steps.add(row.step)
+        if newest is not None:
+            return newest  # what asks for its content says that it was pruned
         where = f"branch {self._branch()!r}" if name is None else repr(name)
         nearest = sorted(sorted(steps, key=lambda other: abs(other - step))[:2])
         hint = f"; the nearest are {' and '.join(map(str, nearest))}" if nearest else ""

@@ -45,7 +45,10 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class AtStep:
-    """``name@step:N``: the newest commit of that step on a first-parent line; the bound branch's if ``None``."""
+    """``name@step:N``: the newest commit of that step on a first-parent line; the bound branch's if ``None``.
+
+    One that has been pruned is it only if all of that step have been.
+    """
 
     name: str | None
     step: int

@@ -1,6 +1,8 @@
 """``moonclip stats --family`` and ``moonclip dedup --dry-run``."""
 
+import os
 from collections.abc import Callable, Mapping
+from errno import EACCES
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +118,48 @@ def test_dedup_without_a_dry_run_says_what_to_use(models: Path, run: Run) -> Non
 def test_what_dedup_refuses(models: Path, run: Run, failure: Out, tmp_path: Path) -> None:
     assert run("dedup", "--dry-run", "nowhere").exit_code == 2
     (tmp_path / "empty").mkdir()
-    assert "no model in empty" in failure("dedup", "--dry-run", "empty")
+    assert "empty: no model in it" in failure("dedup", "--dry-run", "empty")
     assert "no store" in failure("-C", "nowhere", "dedup", "--dry-run", "models")
+
+
+def test_a_model_counts_once_however_it_is_met(models: Path, document: Document) -> None:
+    (models / "link").symlink_to("base")
+    (models / "x" / "around").symlink_to("../..")
+    told = document("dedup", "--dry-run", "models/tuned", "models/x", "models", "models/base", "models/x/other")
+    assert [each["path"] for each in told["models"][:2]] == ["models/tuned", "models/x/around/models/base"]
+    assert sorted(Path(each["path"]).name for each in told["models"]) == ["base", "other", "tuned", "z-copy"]
+    assert told["left_out"] == {}
+
+
+def test_what_is_elsewhere_is_found_by_its_link(models: Path, document: Document) -> None:
+    (models.parent / "folder").mkdir()
+    (models.parent / "folder" / "mine").symlink_to(models / "base")
+    told = document("dedup", "--dry-run", "folder")
+    assert [each["path"] for each in told["models"]] == ["folder/mine"]
+
+
+def test_what_cannot_be_read_is_left_out(
+    models: Path, document: Document, failure: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (models.parent / "empty").mkdir()
+    (models / "base" / "model.safetensors").unlink()
+    (models / "base" / "model.safetensors").symlink_to("/proc/self/clear_refs")  # which nobody can read
+    listdir = os.listdir
+
+    def listed(path: Path) -> list[str]:
+        if path.name == "tuned":
+            raise PermissionError(EACCES, "Permission denied", str(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", listed)
+    told = document("dedup", "--dry-run", "models", "empty")
+    assert [each["path"] for each in told["models"]] == ["models/x/other", "models/z-copy"]
+    assert list(told["left_out"]) == ["models/tuned", "empty", "models/base"]
+    assert told["left_out"]["models/tuned"] == "Permission denied"
+    assert told["left_out"]["models/base"].startswith("models/base/model.safetensors: ")
+    assert told["left_out"]["empty"] == "no model in it, nor in a directory below it"
+    refused = failure("dedup", "--dry-run", "models/tuned", "empty")
+    assert "models/tuned: Permission denied; empty: no model in it" in refused
 
 
 def test_a_family_of_what_is_named(models: Path, document: Document, output: Out) -> None:
@@ -137,6 +179,16 @@ def test_a_family_of_what_is_named(models: Path, document: Document, output: Out
     (alone,) = document("stats", "--family", "tuned")["models"]
     assert alone["base_names"] == []
     assert output("stats", "--family", "tuned").splitlines()[1].endswith(f" {tuned['base'][:8]} (by name)")
+
+
+def test_what_a_model_lacks_is_told(models: Path, document: Document, output: Out) -> None:
+    output("init")
+    output("import", "models/base")
+    output("import", "models/tuned")
+    output("prune", "--items", "model", "--older-than", "1")
+    assert [each["lacks"] for each in document("stats", "--family", "main~1", "main")["models"]] == [["model"], []]
+    assert output("stats", "--family", "main~1").splitlines()[-1] == "main~1 lacks model: pruned, or not fetched"
+    assert "lacks" not in output("stats", "--family")
 
 
 def test_revisions_are_for_families(run: Run, models: Path, output: Out) -> None:

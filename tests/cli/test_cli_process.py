@@ -26,6 +26,8 @@ LOOKING_BACK = (
     ["tag"],
     ["reflog"],
     ["stats"],
+    ["stats", "--family"],
+    ["dedup", "--help"],
     ["fsck"],
 )
 

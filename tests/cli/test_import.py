@@ -96,6 +96,40 @@ def test_a17_what_would_run_something_is_refused(
     assert document("log", "-n", "1")[0]["id"] == past.main[-1].hex()
 
 
+def test_a_directory_that_is_here_has_a_name(
+    run: Run, document: Document, past: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine" / "below").mkdir(parents=True)
+    save_file({"w": torch.ones(300)}, tmp_path / "mine" / "model.safetensors")
+    for here, there in (("mine", "."), ("mine/below", "..")):
+        monkeypatch.chdir(tmp_path / here)
+        assert run("-C", str(past.root), "import", there).exit_code == 0
+        assert document("-C", str(past.root), "log", "-n", "1")[0]["message"] == "Import of mine"
+
+
+def test_a_pipe_is_not_waited_for(failure: Out, past: History, tmp_path: Path) -> None:
+    for name in ("pipe.bin", "pipe.safetensors"):
+        os.mkfifo(tmp_path / name)
+        assert f"{name} is no file, but a pipe" in failure("import", name)
+        assert f"{name} is no file, but a pipe" in failure("import", f"model={name}")
+        assert f"{name} is no file, but a pipe" in failure("dedup", "--dry-run", name)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # by torch
+def test_why_a_pickle_is_refused_is_said(failure: Out, past: History, tmp_path: Path) -> None:
+    (tmp_path / "old.bin").write_bytes(pickle.dumps(Path("x")))
+    assert "values (Unsupported operand 149)" in failure("import", "old.bin")
+
+
+def test_names_of_several_lines_stay_on_one(output: Out, run: Run, past: History, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    save_file({"a\nb::w": torch.ones(300)}, tmp_path / "m" / "model.safetensors")
+    (tmp_path / "m" / "x\ny.bin").write_bytes(b"none")
+    result = run("import", "m")
+    assert ": a\\nb, files (" in result.stdout.splitlines()[0]
+    assert result.stderr.startswith("kept x\\ny.bin as it is: ")
+
+
 def test_progress_is_told_in_bytes(run: Run, past: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a terminal would be told: the bar itself is another module's."""
     told: list[tuple[str, int, int]] = []

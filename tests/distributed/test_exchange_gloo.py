@@ -8,8 +8,9 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from moonclip import CheckpointManager
-from moonclip.exchange.importing import Source, Wanted, import_files, items_of
+from moonclip.exchange.importing import Wanted, import_files
 from moonclip.exchange.ranges import Ranges
+from moonclip.exchange.sources import Source, items_of
 from store.disk.files import Files
 from store.repository import Repository
 from tests.distributed.load_rank import network, optimizer_of, train

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from moonclip.cli.app import commands
 from moonclip.families import SEARCH, Found, How, against, base_for
 from moonclip.families.choosing import Chooser
 from moonclip.families.finding import searched
-from moonclip.families.models import Shelf
+from moonclip.families.models import Model, Shelf
 from moonclip.families.spots import wanted_of
 from store.errors import NotFound, Pruned
+from store.format.entries import TensorEntry
 from store.ids import CommitId, ObjectId
 from store.naming.refnames import branch_name, tag_name
 from store.reading.reader import ObjectReader
@@ -130,6 +132,30 @@ def test_each_tree_is_read_once(repo: Repository, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ObjectReader, "tree_node", counting)
     assert search(repo, moved(model(1), 2)).looked_at == 6
     assert len(read) == len(set(read)) == 1
+
+
+def test_a_search_reads_about_as_much_of_many_models_as_of_few(repo: Repository) -> None:
+    base = {f"layers.{number}.weight": torch.randn(96, 64) for number in range(60)}
+    for seed in range(24):
+        save(repo, moved(base, seed, by=1e-3), f"tuned{seed}")
+    reads: list[int] = []
+
+    def counted(model: Model) -> Model:
+        def read(entry: TensorEntry, start: int, out: memoryview) -> None:
+            reads.append(len(out))
+            model.read(entry, start, out)
+
+        return replace(model, read=read)
+
+    models = [counted(model) for model in Shelf(repo).models()]
+    told = {}
+    for count in (3, 6, 12, 24):
+        reads.clear()
+        assert Chooser(wanted_of(items_of(base)), repo.threads).nearest(models[:count]) is not None
+        told[count] = len(reads)
+    assert told[12] <= 3 * 48
+    assert told[24] <= 4 * 48
+    assert told[3] <= 2 * 48
 
 
 def test_what_a_run_stored_in_a_narrower_dtype_is_compared_as_it_is_stored(repo: Repository) -> None:

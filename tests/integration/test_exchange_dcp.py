@@ -22,8 +22,9 @@ from torch.distributed.tensor import Shard
 
 from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, MoonclipError, Unsafe
 from moonclip.exchange import dcppickle, dcpwriting, describing
-from moonclip.exchange.importing import Source, Wanted, import_files, items_of
+from moonclip.exchange.importing import Wanted, import_files
 from moonclip.exchange.ranges import Ranges
+from moonclip.exchange.sources import Source, items_of
 from moonclip.sharding.layouts import Layout, Split
 from store.disk.files import Files
 from store.repository import Repository

@@ -1,9 +1,8 @@
 """Model directories: every file comes back byte for byte, whatever it is."""
 
 import os
-import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, NotFound, Unsafe
-from moonclip.exchange.importing import Source, Wanted, given_in, import_files
+from moonclip.exchange import filesout
+from moonclip.exchange.importing import Searching, Wanted, import_files
 from moonclip.exchange.ranges import Ranges
+from moonclip.exchange.sources import Source, given_in
 from store.beside.composed import Composed
+from store.beside.files import files_in
 from store.disk.files import Files
 from store.repository import Repository
+from store.saving.inputs import ItemInput
 from tests.modeldirs import awkward, digests, recipe
 
 Manager = CheckpointManager
@@ -239,6 +242,41 @@ def test_names_and_links_that_cannot_be_kept_are_refused(mgr: Manager, model: Pa
     assert mgr.head is None
 
 
+def test_directories_without_end_are_refused(mgr: Manager, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_file({"w": torch.ones(3000)}, model / "model.safetensors")
+    monkeypatch.chdir(model)
+    for _ in range(260):
+        Path("d").mkdir()
+        os.chdir("d")
+    monkeypatch.chdir(model)
+    with pytest.raises(Incompatible, match="lies too deep"):
+        mgr.import_model(model)
+
+
+@pytest.mark.parametrize("name", ["w" * 4097, "i" * 4097 + "::w"], ids=["tensor", "item"])
+def test_a_file_of_names_that_no_store_takes_is_kept_as_it_is(
+    mgr: Manager, model: Path, tmp_path: Path, name: str
+) -> None:
+    save_file({"w": torch.ones(3000)}, model / "model.safetensors")
+    save_file({name: torch.ones(3000)}, model / "other.safetensors")
+    made = mgr.import_model(model, base=None)
+    assert made.kept.keys() == {"other.safetensors"}
+    assert "longer than 4096" in made.kept["other.safetensors"]
+    mgr.export(made.id, tmp_path / "out")
+    assert digests(tmp_path / "out") == digests(model)
+
+
+def test_why_a_file_is_kept_does_not_begin_with_its_name(mgr: Manager, model: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"")
+    looped: list[object] = []
+    for _ in range(40):
+        looped = [looped, looped, looped]
+    torch.save(looped, model / "looped.bin")
+    kept = mgr.import_model(model, base=None).kept
+    assert kept["model.safetensors"].startswith("no whole safetensors file: ")
+    assert kept["looped.bin"].startswith("not what training writes: ")
+
+
 def test_a_directory_of_no_model_or_half_of_one_is_refused(mgr: Manager, model: Path) -> None:
     (model / "notes.txt").write_text("x")
     with pytest.raises(Incompatible, match="no checkpoint that is known"):
@@ -273,21 +311,86 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, model: Path) -
         assert repo.refs.list() == {}
 
 
-def test_a_file_that_would_come_back_as_another_is_not_committed(tmp_path: Path, model: Path) -> None:
-    """As one that changes within a tick of its file system's clock, which is ahead here: the file surely is new."""
-    path, sources = model / "model.safetensors", [Source(model)]
-    save_file({"w": torch.ones(30_000)}, path)
-    ahead_ns = time.time_ns() + 3_600_000_000_000
-    os.utime(path, ns=(ahead_ns, ahead_ns))
+def aged(path: Path) -> None:
+    """Have nobody write to it for a year."""
+    os.utime(path, (path.stat().st_mtime - 31_536_000,) * 2)
+
+
+def altered_unseen(path: Path) -> None:
+    """Alter a file so that its times tell nothing: within a tick of its file system's clock, or through a map."""
+    status = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", ["model-00001-of-00002.safetensors", "optimizer.pt", "tokenizer.json"])
+def test_a_file_that_would_come_back_as_another_is_not_committed(tmp_path: Path, name: str) -> None:
+    directory = awkward(tmp_path / "in")
+    sources = [Source(directory)]
+    aged(directory / name)
     with Repository.init(tmp_path / "store") as repo:
         given = given_in(sources, Ranges(Files()))
-        with path.open("r+b") as file:
-            file.seek(50_000)
-            file.write(b"x")
-        os.utime(path, ns=(ahead_ns, ahead_ns))
-        with pytest.raises(Corrupt, match=r"model\.safetensors does not have the SHA-256"):
+        altered_unseen(directory / name)
+        with pytest.raises(Corrupt, match=r"does not have the SHA-256"):
             import_files(repo, given.items, Wanted(sources, "main"), given.files)
         assert repo.refs.list() == {}
+
+
+def test_a_recipe_that_names_the_wrong_tensors_is_not_committed(tmp_path: Path, model: Path) -> None:
+    save_file({"a": torch.rand(30_000), "b": torch.rand(30_000)}, model / "model.safetensors")
+    aged(model / "model.safetensors")
+    sources = [Source(model)]
+    with Repository.init(tmp_path / "store") as repo:
+        given = given_in(sources, Ranges(Files()))
+        tensors, files = given.items
+        entries = {**tensors.entries, "a": tensors.entries["b"], "b": tensors.entries["a"]}
+        with pytest.raises(Corrupt, match=r"model\.safetensors does not have the SHA-256"):
+            import_files(repo, [tensors._replace(entries=entries), files], Wanted(sources, "main"), given.files)
+        assert repo.refs.list() == {}
+
+
+def test_every_file_is_proven_by_the_chunks_that_were_hashed_with_it(tmp_path: Path) -> None:
+    """Whatever it holds, and whatever it is stored against: with other rows or floats, tensors are cut otherwise."""
+    base, grown, narrow = (tmp_path / name for name in ("base", "grown", "narrow"))
+    weight = torch.randn(9_000, 500)
+    for path, rows, dtype in (
+        (base, 7_000, torch.float32),
+        (grown, 9_000, torch.float32),
+        (narrow, 7_000, torch.bfloat16),
+    ):
+        path.mkdir()
+        save_file({"net.w": weight[:rows].to(dtype), "net.b": torch.ones(5)}, path / "model.safetensors")
+    with Repository.init(tmp_path / "store") as repo:
+        for directory in (awkward(tmp_path / "in"), base, grown, narrow):
+            wanted = Wanted([Source(directory)], directory.name, base="search")
+            searching = Searching(repo, wanted)
+            given = given_in(wanted.sources, Ranges(Files()), relate=searching)
+            assert (searching.found is not None and searching.found.commit is not None) == (
+                directory in {grown, narrow}
+            )
+            made = import_files(repo, given.items, wanted, given.files, searching.found)
+            chunks = {found.name: found.chunks for found in given.files if found.chunks}
+            stored = files_in(repo, repo.commit(made.commit)).values()
+            assert chunks == {f.path: f.parts.chunks(f.composed) for f in stored if f.composed is not None}
+
+
+def test_what_is_proven_is_not_read_again(tmp_path: Path, model: Path) -> None:
+    save_file({"w": torch.rand(300_000)}, model / "model.safetensors")
+    sources = [Source(model)]
+    with Repository.init(tmp_path / "store") as repo:
+        given = given_in(sources, Ranges(Files()))
+        commit = repo.commit(import_files(repo, given.items, Wanted(sources, "main"), given.files).commit)
+        chunks = {found.name: found.chunks for found in given.files}
+        for pack in (tmp_path / "store" / "packs").rglob("*.pack"):
+            pack.chmod(0o600)
+            data = bytearray(pack.read_bytes())
+            data[len(data) // 2] ^= 1
+            pack.write_bytes(data)
+        filesout.verify(repo, commit, chunks)
+        with pytest.raises(Corrupt):
+            filesout.verify(repo, commit, {})
 
 
 @pytest.mark.slow
@@ -319,22 +422,27 @@ def test_many_small_files(mgr: Manager, model: Path) -> None:
     assert digests(model.parent / "out") == digests(model)
 
 
-def test_what_is_done_meanwhile_sees_the_tensors_and_may_end_all_of_it(tmp_path: Path) -> None:
+def test_what_relates_sees_the_tensors_before_files_are_read_and_may_end_all_of_it(tmp_path: Path) -> None:
     directory = awkward(tmp_path / "in")
     seen: list[str] = []
-    given = given_in([Source(directory)], Ranges(Files()), meanwhile=lambda items: seen.extend(i.name for i in items))
+
+    def see(items: Sequence[ItemInput]) -> Sequence[ItemInput]:
+        seen.extend(item.name for item in items)
+        return items
+
+    given = given_in([Source(directory)], Ranges(Files()), relate=see)
     assert seen == [item.name for item in given.items[:-2]]
     read: list[int] = []
 
-    def refuse(_: object) -> None:
+    def refuse(_: object) -> Sequence[ItemInput]:
         raise NotFound("there is no such base")
 
     with pytest.raises(NotFound, match="no such base"):
         given_in([Source(directory)], Ranges(Files()), None, read.append, refuse)
-    assert sum(read) <= sum(found.size_bytes for found in given.files)
+    assert read == []
     several = [Source(directory / "model-00001-of-00002.safetensors", "a"), Source(directory / "optimizer.pt", "b")]
     seen.clear()
-    given_in(several, Ranges(Files()), meanwhile=lambda items: seen.extend(i.name for i in items))
+    given_in(several, Ranges(Files()), relate=see)
     assert seen == ["a", "b"]
 
 
@@ -342,11 +450,12 @@ def test_a_file_that_changes_while_its_hash_is_made(tmp_path: Path) -> None:
     directory = awkward(tmp_path / "in")
     sources = [Source(directory)]
 
-    def cut(_: object) -> None:
+    def cut(items: Sequence[ItemInput]) -> Sequence[ItemInput]:
         (directory / "tokenizer.json").write_bytes(b"short")
+        return items
 
     def imported(repo: Repository) -> None:
-        given = given_in(sources, Ranges(Files()), meanwhile=cut)
+        given = given_in(sources, Ranges(Files()), relate=cut)
         import_files(repo, given.items, Wanted(sources, "main"), given.files)
 
     with (

@@ -1,8 +1,11 @@
 """Files of a commit written again: which, over what, and what stops it."""
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from errno import EXDEV
 from pathlib import Path
 
 import pytest
@@ -10,11 +13,12 @@ import torch
 from safetensors.torch import save_file
 
 from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, NotFound, Pruned
-from moonclip.exchange import giving
+from moonclip.exchange import filesout
 from store.disk.files import Files
 from store.repository import Repository
 from tests.dying import Dying
 from tests.modeldirs import awkward, digests, write_safetensors
+from tests.mounting import make_read_only, small_file_system
 
 Manager = CheckpointManager
 
@@ -72,7 +76,7 @@ def test_f10_a_store_of_anybody_writes_nothing_elsewhere(mgr: Manager, tmp_path:
     entries = {"": ContainerInput(0, "dict"), path or "a/": ValueInput(0, b"x")}
     commit = mgr._repo.save(SaveRequest([ItemInput("files", entries)], "main")).commit
     with pytest.raises(Incompatible, match="no path of a file"):
-        giving.write(tmp_path / "out", mgr._repo, mgr._repo.commit(commit))
+        filesout.write(tmp_path / "out", mgr._repo, mgr._repo.commit(commit))
     assert not (tmp_path / "out").exists()
 
 
@@ -130,8 +134,48 @@ def test_whoever_looks_finds_the_old_model_or_the_new_one_or_none(mgr: Manager, 
         out = tmp_path / f"out-{changes}"
         mgr.export("v1", out)
         with Repository.open(tmp_path / "store", files=Files(Dying(changes))) as repo, suppress(OSError):
-            giving.write(out, repo, repo.commit(repo.resolve("v2")), overwrite=True)
+            filesout.write(out, repo, repo.commit(repo.resolve("v2")), overwrite=True)
         found = {(out / name).read_bytes() for name in ("config.json", "a.txt", "z.txt") if (out / name).exists()}
         outcomes.add("none" if not (out / "config.json").exists() else b"".join(sorted(found)).decode())
         assert [path.name for path in out.iterdir() if path.name.startswith(".")] == []
     assert outcomes == {"1", "none", "2"}
+
+
+def test_a_model_that_cannot_be_replaced_stays_whole(mgr: Manager, tmp_path: Path) -> None:
+    source = awkward(tmp_path / "in")
+    (source / "below").mkdir()
+    (source / "below" / "x.json").write_text("{}")
+    mgr.import_model(source, base=None)
+    out = tmp_path / "out"
+    mgr.export("main", out)
+    shutil.rmtree(out / "below")
+    (out / "config.json").write_text("old")
+    before = digests(out)
+    with small_file_system(out / "below", 1 << 20) as mounted, pytest.raises(OSError, match=str(mounted)) as refused:
+        mgr.export("main", out, overwrite=True)
+    assert refused.value.errno == EXDEV
+    assert digests(out) == before
+    (out / "below").rmdir()
+    with small_file_system(out / "below", 1 << 20) as mounted:
+        make_read_only(mounted, everywhere=True)
+        with pytest.raises(PermissionError, match=str(mounted)):
+            mgr.export("main", out, overwrite=True)
+    assert digests(out) == before
+    assert [path.name for path in out.iterdir() if path.name.startswith(".moonclip")] == []
+
+
+def test_what_would_be_read_instead_is_in_the_way(mgr: Manager, model: Path, tmp_path: Path) -> None:
+    tensors = {name: torch.zeros(3000) for name in "ab"}
+    names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    for key, name in names.items():
+        save_file({key: tensors[key]}, model / name)
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    mgr.import_model(model, base=None)
+    (tmp_path / "out").mkdir()
+    save_file(tensors, tmp_path / "out" / "model.safetensors")
+    with pytest.raises(Conflict, match="would be read instead"):
+        mgr.export("main", tmp_path / "out", overwrite=True)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]
+    (tmp_path / "out" / "model.safetensors").unlink()
+    mgr.export("main", tmp_path / "out", overwrite=True)
+    assert digests(tmp_path / "out") == digests(model)

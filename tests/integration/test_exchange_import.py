@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, Layout, Unsafe
-from moonclip.exchange.importing import Source, Wanted, import_files, items_of, telling, tensor_bytes
+from moonclip.exchange.importing import Wanted, import_files
 from moonclip.exchange.ranges import Ranges
+from moonclip.exchange.sources import Source, items_of, telling, tensor_bytes
 from moonclip.exchange.tensorinputs import input_of
 from moonclip.state.tensors import TensorSource
 from store.disk.files import Files

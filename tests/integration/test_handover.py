@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -120,3 +121,22 @@ def test_orders_are_what_they_were_after_packing() -> None:
     back = unpacked(packed(order))
     assert back == order
     assert list(back.request.items[0].entries) == list(entries)
+
+
+def test_what_a_worker_was_given_that_ended_before_it_was_ready_is_made_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_ready = tmp_path / "python"
+    never_ready.write_text("#!/bin/sh\nexec sleep 1000\n")
+    never_ready.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(never_ready))
+    with Repository.init(tmp_path / "store", thread_count=1) as repo:
+        client = Client(repo)
+        asked = Asked(0, b"x" * 90_000)
+        client.submit(asked)
+        asked.await_given()
+        assert client._worker is not None
+        os.kill(client._worker.pid, signal.SIGKILL)
+        asked.commit()
+        client.close()
+    assert stored(tmp_path / "store") == b"x" * 90_000

@@ -273,3 +273,11 @@ def test_a_state_dict_that_is_not_of_the_modules_own_tensors_is_refused(mgr: Che
         shell = Copying(2, 2)
     with pytest.raises(Incompatible, match="weight is on the meta device, and no parameter or buffer"):
         mgr.load(into={"model": shell})
+
+
+def test_rng_is_no_target(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path / "store", async_save=False) as mgr:
+        mgr.save(step=1, rng=True, model={"w": torch.ones(2)})
+        with pytest.raises(Incompatible, match=r"not a dict.*load\(items=\['rng'\]\)"):
+            mgr.resume(rng={})  # type: ignore[arg-type] # by way of **items
+        assert mgr.load(items=["rng"])["rng"].keys() == {"python", "numpy", "torch", "cuda"}

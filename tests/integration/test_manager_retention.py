@@ -188,3 +188,14 @@ def test_space_comes_back_between_saves(root: Path) -> None:
         assert torch.equal(mgr.load("main", verify="full")["model"]["w"], weight)
     with Repository.open(root, read_only=True) as repo:
         assert fsck(repo, full=True).clean
+
+
+def test_h1_a_step_is_what_was_not_pruned_of_it(root: Path) -> None:
+    with CheckpointManager(root, async_save=False) as mgr:
+        first = mgr.save("best", {"model": state(1)}, step=1).result()
+        for step in (2, 1, 2):  # training was rolled back, and came by again
+            mgr.save(step=step, model=state(step + 10))
+        assert mgr.snapshot("step:1").id != first
+        mgr.prune(Keep(last=1))
+        assert mgr.snapshot("step:1").id == first
+        assert torch.equal(mgr.load("step:1", items=["model"])["model"]["w"], state(1)["w"])

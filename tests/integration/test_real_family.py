@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from moonclip.exchange.importing import Source, Wanted, import_files, items_of
+from moonclip.exchange.importing import Wanted, import_files
 from moonclip.exchange.ranges import Ranges
+from moonclip.exchange.sources import Source, items_of
 from moonclip.families.expected import total
 from moonclip.families.forecast import Forecaster
 from moonclip.families.listing import family as listed_family

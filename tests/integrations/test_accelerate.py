@@ -91,6 +91,21 @@ def test_b4_batches_go_on_where_they_were(kind: str, at: int, mgr: CheckpointMan
     assert (resumed.epoch, resumed.batch, resumed.step) == (2, 3, 2 * COUNT + 3)
 
 
+def test_b4_another_batch_size_is_refused_within_an_epoch_and_taken_between_two(mgr: CheckpointManager) -> None:
+    batches = prepared("in order")
+    for until in (4, COUNT):
+        drawn(batches, until)
+        mgr.save(step=until, batches=batches)
+    list(batches)
+    mgr.save(step=2 * COUNT, batches=batches)
+    other = Batches(Accelerator(cpu=True).prepare(DataLoader(TensorDataset(torch.arange(3 * COUNT)), batch_size=6)))
+    with pytest.raises(Incompatible, match=r"4 batches of 3 were given out .* are of 6"):
+        mgr.load("step:4", batches=other)
+    assert (other.epoch, other.batch) == (0, 0)
+    mgr.resume(batches=other)
+    assert (other.epoch, len(list(other))) == (batches.epoch, 5)
+
+
 def test_b4_batches_are_of_a_prepared_loader() -> None:
     with pytest.raises(Incompatible, match="prepare it first"):
         Batches(shuffled())

@@ -2,7 +2,9 @@
 
 import os
 import runpy
+import signal
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import pytorch_lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader, TensorDataset
 
 from moonclip import CheckpointManager, Corrupt, Incompatible, Keep, NotFound, Pruned
@@ -19,6 +22,7 @@ from moonclip.integrations.lightningtwins import base
 from store.format.entries import TensorEntry
 from store.repository import Repository
 from tests.arrays import damage
+from tests.integrations.lightning_trials import Batches
 from tests.launching import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning warns of its own ways
@@ -138,9 +142,11 @@ def test_b4_only_the_best_and_the_last_keep_their_names(tmp_path: Path) -> None:
     named = {os.path.relpath(path, tmp_path) for path in [*checkpoint.best_k_models, checkpoint.last_model_path]}
     assert set(io.manager.tags()) == here == named
     assert len(named) == 3
-    assert {snapshot.step for snapshot in io.manager.log() if snapshot.step} == {4, 8, 12, 16, 20}
+    saved = {snapshot.step for snapshot in io.manager.log() if snapshot.step}
+    assert saved == {4, 8, 12, 16, 20}
+    first_of_last = next(snapshot.id for snapshot in io.manager.log() if snapshot.step == 4)
     with pytest.raises(Pruned):
-        io.load_checkpoint("step:4")
+        io.load_checkpoint(first_of_last)
     assert run.test(dataloaders=batches(), ckpt_path="best", verbose=False)
     io.close()
 
@@ -228,8 +234,25 @@ def test_b4_metadata_and_tags_are_taken_and_other_options_refused(io: StoreIO, t
     assert (found.metadata["note"], found.message, found.step) == ("good", "why", 4)
     with pytest.raises(Incompatible, match="storage_options: mesage"):
         run.save_checkpoint(tmp_path / "b.ckpt", storage_options={"mesage": "why"})
-    with pytest.raises(Incompatible, match="no legal name"):
-        run.save_checkpoint(tmp_path / "a b~.ckpt")
+    with pytest.raises(Incompatible, match="give a local dirpath"):
+        run.save_checkpoint("s3://bucket/c.ckpt")
+
+
+@pytest.mark.parametrize("name", ["run 1: a~b^?*[c", ".hidden", "a..b", "x.lock", "-a", "a@{1}", "100%", "é"])
+def test_b4_any_directory_has_a_tag(name: str, io: StoreIO, tmp_path: Path) -> None:
+    path = tmp_path / name / "epoch=0.ckpt"
+    io.save_checkpoint({"global_step": 4}, path)
+    other = tmp_path / name.replace("%", "%25") / "other.ckpt"
+    io.save_checkpoint({"global_step": 5}, other)
+    assert io.load_checkpoint(path)["global_step"] == 4
+    path.unlink()
+    assert io.load_checkpoint(path)["global_step"] == 4
+    assert io.load_checkpoint("main~1")["global_step"] == 4
+    assert len(io.manager.tags()) == 2
+    io.remove_checkpoint(path)
+    io.remove_checkpoint(other)
+    io.teardown()
+    assert io.manager.tags() == {}
 
 
 def test_b4_a_failed_save_is_told_when_the_trainer_ends(tmp_path: Path) -> None:
@@ -286,10 +309,48 @@ def test_b4_a_step_of_several_batches_is_saved_once(io: StoreIO) -> None:
     assert [snapshot.step for snapshot in io.manager.list_snapshots()] == [2, 4]
 
 
+@pytest.mark.parametrize("stop", [2, 3])
+def test_b9_sigterm_between_the_batches_of_a_step_loses_no_gradient(stop: int, tmp_path: Path) -> None:
+    class Wide(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net[0] = torch.nn.Linear(6, 8)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return super().training_step([batch], index)
+
+    class Stop(base("callbacks", "Callback")):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+            if index == stop:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def fitted(io: StoreIO, *more: Any) -> Any:
+        torch.manual_seed(5)
+        run = trainer(io, StoreCheckpoint(100), Generators(), *more, epochs=2, accumulate_grad_batches=3)
+        with suppress(SIGTERMException):
+            run.fit(Wide(), Batches(), ckpt_path=io.resume())
+        return run.lightning_module.state_dict()
+
+    one, two = (StoreIO(tmp_path / name, async_save=False) for name in ("one", "two"))
+    unbroken = fitted(one)
+    assert not equal(fitted(two, Stop()), unbroken)
+    assert len(list(two.manager.log())) == 1
+    assert equal(fitted(two), unbroken)
+    one.close(), two.close()
+
+
 def test_b4_without_the_plugin_the_callback_says_what_is_missing(tmp_path: Path) -> None:
     run = Trainer(callbacks=[StoreCheckpoint(2)], accelerator="cpu", logger=False, default_root_dir=tmp_path)
     with pytest.raises(Incompatible, match=r"plugins=\[StoreIO"):
         run.fit(Net(), batches())
+
+
+def test_b4_strategies_that_spawn_are_refused(io: StoreIO, tmp_path: Path) -> None:
+    run = trainer(io, StoreCheckpoint(2), strategy="ddp_spawn", devices=2)
+    with pytest.raises(Incompatible, match="use ddp"):
+        run.callbacks[-1].setup(run, Net(), "fit")
+    with pytest.raises(Incompatible, match="use ddp"):
+        io.save_checkpoint({}, tmp_path / ".temp.ckpt")
 
 
 @pytest.mark.slow

@@ -142,7 +142,58 @@ def test_b4_what_does_not_fit_is_refused(mgr: CheckpointManager) -> None:
     with pytest.raises(Incompatible, match="on one side only"):
         mgr.load("step:1", into={"adapter": Adapter(other)})
     assert equal(weights(other), before)
+    ranks = adapted(3, config=LoraConfig(**{**LORA, "r": 3}))
+    with pytest.raises(Incompatible, match=r"is \(2, 16\), and \(3, 16\) here"):
+        mgr.load("step:1", into={"adapter": Adapter(ranks)})
     with pytest.raises(Incompatible, match="no adapter 'formal'"):
         adapters_of(other, "formal")
+    with pytest.raises(Incompatible, match="it has none"):
+        adapters_of(base())  # type: ignore[arg-type] # somebody forgot get_peft_model
     with pytest.raises(NotFound, match="has no adapter"), adapter_directory(mgr, "base"):
         pass
+
+
+def test_b4_a_deleted_adapter_is_named_and_the_others_are_saved(mgr: CheckpointManager) -> None:
+    model = adapted(2, "formal")
+    items = adapters_of(model)
+    model.delete_adapter("formal")
+    with pytest.raises(Incompatible, match="no adapter 'formal', it has default"):
+        mgr.save(step=1, **items)
+    mgr.save(step=2, **adapters_of(model))
+    assert mgr.describe().snapshot.items == ("adapter", "files")
+
+
+def test_b4_weights_are_not_loaded_into_a_merged_adapter(mgr: CheckpointManager) -> None:
+    mgr.save(step=1, **adapters_of(adapted(2)))
+    other = adapted(3)
+    other.merge_adapter()
+    with pytest.raises(Incompatible, match="unmerge it"):
+        mgr.load("step:1", into={"adapter": Adapter(other)})
+    other.unmerge_adapter()
+    mgr.load("step:1", into={"adapter": Adapter(other)})
+    assert equal(weights(other), weights(adapted(2)))
+
+
+def test_b4_peft_loads_adapters_of_a_directory_that_was_imported(mgr: CheckpointManager, tmp_path: Path) -> None:
+    model = adapted(2, "formal")
+    model.save_pretrained(tmp_path / "adapters")
+    mgr.import_model(tmp_path / "adapters", branch="imported")
+    with adapter_directory(mgr, "imported") as path:
+        loaded: Any = PeftModel.from_pretrained(base(), str(path))
+        loaded.load_adapter(str(path / "formal"), "formal")
+    assert equal(weights(loaded), weights(model))
+    assert equal(weights(loaded, "formal"), weights(model, "formal"))
+    mgr.save(step=1, adapter=Adapter(model), files={"other": b""})
+    with pytest.raises(NotFound, match=r"no file adapter_config\.json"), adapter_directory(mgr):
+        pass
+
+
+def test_b4_the_hub_is_asked_for_the_base_once(mgr: CheckpointManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *given: asked.append(given))
+    model = adapted(2)
+    model.peft_config["default"].base_model_name_or_path = "somebody/something"
+    items = adapters_of(model)
+    for step in range(3):
+        mgr.save(step=step, **items)
+    assert len(asked) == 1

@@ -81,7 +81,7 @@ def training(
     )
     rows = [{"input_ids": row, "labels": row} for row in ROWS]
     trainer = kind(
-        model=net or model(),
+        model=model() if net is None else net,
         args=arguments,
         train_dataset=rows,
         eval_dataset=rows[:4],
@@ -155,6 +155,57 @@ def test_b4_the_best_is_known_after_a_resume_to_the_model_too(mgr: CheckpointMan
     assert mgr.describe("best").snapshot.step == 2
     best = mgr.load("best", items=["model"])["model"]
     assert all(torch.equal(tensor, best[name]) for name, tensor in resumed.model.state_dict().items())
+
+
+EACH = SCORED | {"eval_steps": 1, "save_steps": 2}
+
+
+def test_b4_a_best_step_that_was_not_saved_is_not_the_best_commit(
+    mgr: CheckpointManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    def weights_of(rev: str) -> Any:
+        return mgr.load(rev, items=["model"])["model"]
+
+    def is_at(trainer: Trainer, rev: str) -> bool:
+        return all(torch.equal(tensor, weights_of(rev)[name]) for name, tensor in trainer.model.state_dict().items())
+
+    trainer, _ = training(mgr, scores=Scores(0.9, 0.1), **EACH)
+    trainer.train()  # the first of all steps is the best, and was not saved
+    assert "best" not in mgr.tags()
+    assert "the best step, 1, was not saved" in caplog.text
+    assert is_at(trainer, "main")
+    trainer, _ = training(mgr, scores=Scores(0.1, 0.5, 0.9), max_steps=4, **EACH)
+    trainer.train()  # what was saved of the others is
+    assert is_at(trainer, "main~1")
+    assert mgr.tags()["best"] == mgr.snapshot("main~1").id
+    resumed, callback = training(mgr, scores=Scores(), **EACH)
+    resumed.train(resume_from_checkpoint=callback.resume_from())
+    assert resumed.state.best_global_step == 3
+    assert is_at(resumed, "best")
+    again, _ = training(mgr, scores=Scores(0.9), **EACH)
+    again.train()  # a run that begins anew has nothing of the one before
+    assert is_at(again, "main")
+
+
+def test_g9_a_compiled_model_goes_on_with_its_weights(mgr: CheckpointManager) -> None:
+    def net() -> Any:
+        torch.manual_seed(1)
+        bare: Any = model()
+        bare.transformer.ln_f = torch.compile(bare.transformer.ln_f, backend="eager")
+        return bare
+
+    unbroken, _ = training(mgr, net=net(), max_steps=4)
+    unbroken.train()
+    resumed, callback = training(mgr, net=net(), max_steps=4)
+    resumed.train(resume_from_checkpoint=callback.resume_from("step:2", branch="other"))
+    assert losses(resumed) == losses(unbroken)
+
+
+def test_b4_trials_of_a_search_are_refused(mgr: CheckpointManager) -> None:
+    trainer, callback = training(mgr)
+    state = SimpleNamespace(is_hyper_param_search=True)
+    with pytest.raises(Incompatible, match="save_strategy='no'"):
+        callback.on_train_begin(trainer.args, state)  # type: ignore[arg-type]
 
 
 def test_b4_callbacks_that_have_a_state_go_on_with_it(mgr: CheckpointManager) -> None:

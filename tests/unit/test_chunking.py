@@ -68,10 +68,13 @@ def test_small_blob_is_at_most_one_chunk(size_bytes: int) -> None:
 )
 def test_a_blob_that_comes_in_blocks_is_cut_as_all_of_it_is(data: bytes, times: int, blocks: list[int]) -> None:
     whole = memoryview(random.Random(times).randbytes(times * 10) + data * times)
-    cutter, start = BlobCutter(), 0
+    chunks: list[bytes] = []
+    cutter, start = BlobCutter(lambda chunk: chunks.append(bytes(chunk))), 0
     for size_bytes in itertools.cycle(blocks):
         cutter.add(whole[start : start + max(size_bytes, 50_000)])
         start += max(size_bytes, 50_000)
         if start >= len(whole):
             break
     assert cutter.finish() == blob_cuts(whole)
+    assert tuple(map(len, chunks)) == blob_cuts(whole)
+    assert b"".join(chunks) == whole

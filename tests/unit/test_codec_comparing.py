@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from store.codec import encode
-from store.codec.comparing import expected_bytes, sample
-from store.format.dtypes import Element
+from store.codec import encode, narrowing
+from store.codec.comparing import cast, expected_bytes, sample
+from store.format.dtypes import Element, dtype
 
 WORDS = 1 << 18
 
@@ -45,3 +45,17 @@ def test_a_sample_is_small() -> None:
     assert given is not None
     assert given.word_count == WORDS
     assert len(given.words) <= 4096
+
+
+@pytest.mark.parametrize(("held", "wanted"), [("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "float32")])
+def test_a_sample_that_is_cast_is_that_of_the_cast_chunk(held: str, wanted: str) -> None:
+    numbers = np.random.default_rng(0).standard_normal(200_000).astype("<f4")
+    raw = memoryview(numbers.tobytes())
+    given = raw if held == "float32" else narrowing("float32", held, b"", 1).new(raw, 0)
+    chunk = narrowing(held, wanted, b"", 1).new(given, 0)
+    told, own = sample(given, dtype(held).element), sample(chunk, dtype(wanted).element)
+    assert told is not None
+    assert own is not None
+    made = cast(told, held, wanted)
+    assert (made.word_count, made.element) == (own.word_count, own.element)
+    assert np.array_equal(made.words, own.words)

@@ -61,3 +61,5 @@ def test_what_was_pruned_counts_for_nothing(repo: Repository) -> None:
     prune(repo, Keep(last=1))
     gone, here = members(repo, [first.commit, second.commit])
     assert (gone.raw_bytes, gone.own_bytes, here.own_bytes) == (0, 0, 12_000)
+    assert gone.lacks == tuple(repo.commit(first.commit).items)
+    assert here.lacks == ()

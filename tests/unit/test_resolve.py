@@ -1,5 +1,5 @@
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -168,6 +168,15 @@ def test_step_is_the_newest_of_that_step() -> None:
     commits = Commits({1: [], 2: [1], 3: [2]})
     commits.nodes = {key: Node(node.id, node.parents, node.sequence, 7) for key, node in commits.nodes.items()}
     assert resolve(commits, Refs({"branches/main": 3}, {}), "step:7") == commit_id(3)
+
+
+@pytest.mark.parametrize(("pruned", "found"), [([], 3), ([3], 1), ([1], 3), ([3, 1], 3)])
+def test_of_a_step_what_was_not_pruned_comes_first(pruned: list[int], found: int) -> None:
+    commits = Commits({1: [], 2: [1], 3: [2]})
+    commits.nodes = {key: replace(node, step=8 if node.sequence == 2 else 7) for key, node in commits.nodes.items()}
+    gone = set(map(commit_id, pruned))
+    refs = Refs({"branches/main": 3}, {})
+    assert resolve(commits, refs, "step:7", is_pruned=gone.__contains__) == commit_id(found)
 
 
 def test_ambiguous_lists_the_candidates_that_can_be_seen() -> None:

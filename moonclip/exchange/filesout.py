@@ -1,6 +1,6 @@
 """Files of a commit as they were: a directory that was imported, byte for byte."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -8,14 +8,14 @@ from typing import Final
 from store.beside.composed import Hashed
 from store.beside.files import ITEM, StoredFile, files_in
 from store.disk.blockqueue import BlockQueue
-from store.errors import Incompatible, NotFound
+from store.errors import Conflict, Incompatible, NotFound
 from store.format.objects import Commit
-from store.ids import short
+from store.ids import ChunkId, short
 from store.limits import MIB
 from store.parallel import Threads
 from store.repository import Repository
 
-from .hub import INDEX
+from .hub import INDEX, SINGLE
 from .outputs import Kind, require_free, require_inside, writing_into
 
 _WINDOW_BYTES: Final = 8 * MIB
@@ -48,7 +48,7 @@ def write(
 
     Raises:
         Incompatible: the commit has no files, or a path would lead out of the directory. Nothing was written.
-        Conflict: a file exists, and ``overwrite`` is false.
+        Conflict: a file exists, and ``overwrite`` is false; or one that would be read instead of those written.
         NotFound: there is no such file, or an item or chunk of which one consists is missing.
         Pruned: likewise, and that was meant.
         Corrupt: stored bytes are damaged, or make another file than was imported. What was there before is there still.
@@ -60,6 +60,7 @@ def write(
     _require_legal(list(files))
     require_inside(directory, list(files))
     require_free(directory, list(files), overwrite=overwrite)
+    _require_read_first(directory, files)
     for file in files.values():
         if file.composed is not None:
             file.parts.require(file.composed)
@@ -75,27 +76,30 @@ def write(
     return {path: file.size_bytes for path, file in files.items()}
 
 
-def verify(repo: Repository, commit: Commit, names: Collection[str], told: Callable[[int], None]) -> None:
-    """Check that files that consist of tensors lead to some, and of some of them that they come back. Writes nothing.
+def verify(repo: Repository, commit: Commit, chunks: Mapping[str, Sequence[ChunkId]]) -> None:
+    """Check that files that consist of tensors come back as they were. Writes nothing.
+
+    Where the chunks of these tensors are those that were hashed together with the file, that is proven. Any other file
+    is put together, and compared with its SHA-256.
 
     Args:
         repo: the store.
         commit: the commit.
-        names: paths of files that are put together, and compared with their SHA-256.
-        told: told of so many more bytes that were read, in any thread.
+        chunks: ids of the chunks of each file, by its path, as they were when its SHA-256 was made.
 
     Raises:
         NotFound: an item or chunk of which one consists is missing.
         Corrupt: stored bytes are damaged, or make another file.
 
-    Cost: decoding and hashing, of several files at once; memory as :func:`write` takes it.
+    Cost: trees, and places of chunks. To put a file together takes what :func:`write` takes.
     """
-    files = files_in(repo, commit).values()
-    for file in files:
+    unproven: list[StoredFile] = []
+    for file in files_in(repo, commit).values():
         if file.composed is not None:
             file.parts.require(file.composed)
-    compared = [file for file in files if file.composed is not None and file.path in names]
-    _each(compared, repo, lambda file: _pass_through(file, lambda window: told(len(window))))
+            if file.parts.chunks(file.composed) != tuple(chunks.get(file.path, ())):
+                unproven.append(file)
+    _each(unproven, repo, lambda file: _pass_through(file, lambda _: None))
 
 
 def wanted_files(repo: Repository, commit: Commit, names: Sequence[str] | None) -> Mapping[str, StoredFile]:
@@ -133,6 +137,17 @@ def _require_legal(paths: Sequence[str]) -> None:
     for path in paths:
         if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path:
             raise Incompatible(f"{path!r} is no path of a file below a directory; nothing was written", path=path)
+
+
+def _require_read_first(directory: Path, paths: Mapping[str, StoredFile]) -> None:
+    """Refuse to put a model of several files beside one in a single file: libraries would read that."""
+    other = directory / SINGLE
+    if INDEX in paths and SINGLE not in paths and other.exists():
+        raise Conflict(
+            f"{other} is of another model, and would be read instead of what {INDEX} names; remove it, or name another"
+            " place",
+            path=str(other),
+        )
 
 
 def _each(files: Sequence[StoredFile], repo: Repository, act: Callable[[StoredFile], None]) -> None:
