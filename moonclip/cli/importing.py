@@ -9,14 +9,15 @@ import click
 
 from store.disk.files import Files
 from store.ids import short
-from store.repository import Repository
+from store.repository import DEFAULT_BRANCH, Repository
 
 from ..exchange.directories import Given
 from ..exchange.importing import Imported, Searching, Wanted, import_files, named_base
 from ..exchange.ranges import Ranges
 from ..exchange.sources import Source, directory_bytes, given_in, telling, tensor_bytes
 from ..families import SEARCH, How
-from .location import open_store
+from ..families.folders import require_one_model
+from .location import open_or_make_store
 from .output import echo_json, json_option
 from .progress import Progress, progress_bar
 from .refs import complete_branch, complete_revision
@@ -75,9 +76,10 @@ def import_(
     Its tensors become the item "model", or "adapter" if they are one, or are called as their file.
 
     What else is one thing becomes "model" or, if it is an optimizer's state, "optimizer"; ITEM= says otherwise, and
-    takes the tensors of a directory alone.
+    takes the tensors of a directory alone. The store is made if there is none.
     """
-    repo = open_store(ctx, writable=True)
+    require_one_model(source.path for source in sources if source.item is None)
+    repo = open_or_make_store(ctx, branch or DEFAULT_BRANCH)
     named = named_base(repo, base)
     wanted = Wanted(sources, repo.refs.head() if branch is None else branch, message, step, named)
     with progress_bar(in_bytes=True) as progress:

@@ -48,6 +48,13 @@ class Location:
         """Where a store is to be made."""
         return self.given or DEFAULT
 
+    def existing_or_new(self) -> Path:
+        """The store, or where it is to be made if there is none."""
+        try:
+            return self.existing()
+        except StoreNotFound:
+            return self.new()
+
 
 def is_store(directory: Path) -> bool:
     """Whether a directory is a store; one that cannot be looked into is none."""
@@ -76,4 +83,25 @@ def open_store(ctx: click.Context, *, writable: bool = False) -> Repository:
     ctx.with_resource(repo)
     if writable:
         repo.require_writable()
+    return repo
+
+
+def open_or_make_store(ctx: click.Context, branch: str) -> Repository:
+    """Open the store that a command is to change, until the command ends; make it if there is none.
+
+    Args:
+        ctx: the command's.
+        branch: first branch of a store that is made.
+
+    Raises:
+        Incompatible: it needs a newer version, or ``branch`` is no legal name.
+        ReadOnly: it cannot be changed from here.
+        OSError: it could not be made.
+    """
+    location: Location = ctx.obj
+    root = location.existing_or_new()
+    if is_store(root):
+        return open_store(ctx, writable=True)
+    repo = ctx.with_resource(Repository.init(root, branch=branch))
+    click.echo(f"made a store at {root}", err=True)
     return repo

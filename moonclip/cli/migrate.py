@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from store.errors import StoreNotFound
 from store.ids import short
 from store.repository import DEFAULT_BRANCH, Repository
 
@@ -49,7 +48,7 @@ def migrate(
     from ..migrating.migrate import migrate as migrated
     from ..migrating.migrate import plan
 
-    root = _root(ctx.obj)
+    root = ctx.obj.existing_or_new()
     opened = source_at(source, python)
     ctx.call_on_close(opened.close)
     repo = ctx.with_resource(Repository.open(root, read_only=True)) if is_store(root) else None
@@ -69,14 +68,6 @@ def migrate(
     for name in opened.passed_over:
         click.echo(f"passed over {printable(name)}: nothing tells its step", err=True)
     click.echo(_summary(opened, branch, steps, done, dry_run=dry_run))
-
-
-def _root(location: Location) -> Path:
-    """The store, or where it is to be made."""
-    try:
-        return location.existing()
-    except StoreNotFound:
-        return location.new()
 
 
 def _line(step: "Step") -> str:

@@ -29,6 +29,9 @@ each item; the files that were imported, as they were."""
 SUFFIXES: Final[Mapping[str, Format]] = {".pt": "pt", ".pth": "pt", ".safetensors": "safetensors"}
 """Formats by what the name of a file ends in."""
 
+_OF_ONE_FILE: Final = frozenset({".bin", ".ckpt", ".gguf", ".gz", ".h5", ".json", ".npz", ".onnx", ".tar", ".zip"})
+"""What names of files end in, so that a directory of that name is hardly meant."""
+
 _MODEL: Final = "model"
 
 
@@ -86,6 +89,12 @@ def format_of(path: Path, asked: Format | None, commit: Commit | None = None) ->
     """
     found = asked or SUFFIXES.get(path.suffix)
     if found is None and commit is not None and ITEM in commit.items:
+        if path.suffix.lower() in _OF_ONE_FILE and not path.is_dir():
+            raise Incompatible(
+                f"{path.name} is called as one file, and what would be written is a directory of files; name a"
+                " directory, or the format",
+                path=str(path),
+            )
         return "files"
     if asked is not None and asked not in FORMATS:
         raise Incompatible(f"a format is one of {', '.join(FORMATS)}, not {asked!r}", format=asked)

@@ -1,10 +1,13 @@
 """Which directories of a folder are models."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from store.errors import Incompatible
+
 _SUFFIXES: Final = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf"})
+_SHOWN: Final = 5
 _NAMES: Final = frozenset({"config.json", "model_index.json", ".metadata"})
 """What a directory of a model has in itself; below it there may be more of that model."""
 
@@ -36,6 +39,27 @@ def models_in(paths: Sequence[Path]) -> Models:
         for model in models:
             found.setdefault(model.resolve(), model)
     return Models(list(found.values()), left_out)
+
+
+def require_one_model(paths: Iterable[Path]) -> None:
+    """Refuse folders of several models: as one commit none of them would be stored against another.
+
+    Raises:
+        Incompatible: a path is one; the message names them.
+    """
+    for path in filter(Path.is_dir, paths):
+        _require_one(path, models_in([path]).found)
+
+
+def _require_one(path: Path, found: Sequence[Path]) -> None:
+    if len(found) > 1:
+        names = [model.relative_to(path).as_posix() for model in found]
+        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        raise Incompatible(
+            f"{path} holds {len(found)} models ({shown}); import each onto a branch of its own, as in"
+            f" `moonclip import {path / names[0]} --branch {names[0]}`",
+            path=str(path),
+        )
 
 
 def _below(path: Path, left_out: dict[str, str]) -> Iterator[Path]:

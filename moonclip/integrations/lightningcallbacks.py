@@ -170,7 +170,7 @@ class StoreCheckpoint(base("callbacks", "Checkpoint")):  # type: ignore[misc] # 
             self._best = score
             better = Better(self.monitor, score, self._is_lower)
             options = {"metadata": _numbers(trainer), "tag": self._tag, "overwrite": better}
-            trainer.save_checkpoint("", storage_options=options)
+            trainer.save_checkpoint("", weights_only=False, storage_options=options)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: Checkpoint) -> None:
         """Add gradients that await others; those of several processes are not kept, since only rank 0 saves."""
@@ -198,7 +198,7 @@ class StoreCheckpoint(base("callbacks", "Checkpoint")):  # type: ignore[misc] # 
         self._saved_step = step
         numbers = _numbers(trainer)
         numbers.pop(self.monitor or "", None)  # of an earlier step
-        trainer.save_checkpoint("", storage_options={"metadata": numbers})
+        trainer.save_checkpoint("", weights_only=False, storage_options={"metadata": numbers})
 
     def _is_best(self, score: float) -> bool:
         if not math.isfinite(score):

@@ -98,5 +98,7 @@ class Pointers:
 
     def _write(self, future: SaveFuture, path: Path, tag: str) -> None:
         with self._lock:
-            if self._awaited.get(path) is future and self._awaited.pop(path) and future.exception() is None:
-                write_pointer(path, tag)
+            if self._awaited.get(path) is future:
+                del self._awaited[path]
+                if future.exception() is None:
+                    write_pointer(path, tag)

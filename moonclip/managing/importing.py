@@ -10,6 +10,7 @@ from store.repository import Repository
 from ..exchange.importing import Searching, Wanted, import_files
 from ..exchange.ranges import Ranges
 from ..exchange.sources import Source, given_in
+from ..families.folders import require_one_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ def import_sources(repo: Repository, sources: Sequence[Source], wanted: Wanted) 
         OSError: reading or writing failed.
     """
     repo.require_writable()
+    require_one_model(source.path for source in sources if source.item is None)
     searching = Searching(repo, wanted)
     given = given_in(sources, Ranges(Files()), repo.threads, relate=searching)
     made = import_files(repo, given.items, wanted, given.files, base=searching.found)

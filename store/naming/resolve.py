@@ -14,7 +14,7 @@ from ..history.walks import CommitSource, Row, first_parents, reached_among
 from ..ids import ID_BYTES, CommitId, from_hex, short
 from ..limits import CANDIDATES_SHOWN
 from .reflog import ReflogLine
-from .refnames import HEAD, KINDS, RefName, branch_name, describe, is_full_name, problem_with, short_name
+from .refnames import BRANCHES, HEAD, KINDS, RefName, branch_name, describe, is_full_name, problem_with, short_name
 from .revisions import AtStep, Back, Base, Logged, Move, Named, is_id_prefix, parse
 
 
@@ -118,10 +118,15 @@ class _Resolver:
             if commit is not None:
                 return commit
         if name == HEAD:
-            raise self._not_found(f"branch {self._branch()!r} has no commit yet")
+            raise self._not_found(f"branch {self._branch()!r} has no commit yet{self._other_branches()}")
         if is_id_prefix(name):
             return self._with_prefix(name.lower())
         raise self._unknown_name(name)
+
+    def _other_branches(self) -> str:
+        others = sorted(short_name(name) for name in self._refs.names() if name.startswith(f"{BRANCHES}/"))
+        shown = ", ".join(others[:CANDIDATES_SHOWN]) + (", …" if len(others) > CANDIDATES_SHOWN else "")
+        return f"; there are: {shown}" if others else ""
 
     def _refs_called(self, name: str) -> list[RefName]:
         """Full names that ``name`` may stand for, most preferred first."""

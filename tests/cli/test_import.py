@@ -66,6 +66,32 @@ def test_directories(document: Document, output: Out, past: History, tmp_path: P
     assert torch.equal(load_file(tmp_path / "again.safetensors")["w"], state["model"]["w"])  # type: ignore[arg-type]
 
 
+def test_the_store_is_made_if_there_is_none(run: Run, tmp_path: Path) -> None:
+    save_file({"w": torch.ones(300)}, tmp_path / "m.safetensors")
+    done = run("import", "m.safetensors", "--branch", "llama")
+    assert (done.exit_code, done.stderr) == (0, "made a store at checkpoints\n")
+    assert "llama" in run("log").stdout  # HEAD is on it
+
+
+def test_a_folder_of_several_models_is_not_one(failure: Callable[..., str], past: History, tmp_path: Path) -> None:
+    for name in ("base", "chat"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        save_file({"w": torch.ones(300)}, tmp_path / "models" / name / "model.safetensors")
+    said = failure("import", "models")
+    assert "models holds 2 models (base, chat); import each" in said
+    assert "`moonclip import models/base --branch base`" in said
+
+
+def test_a_directory_is_not_made_where_a_file_is_named(run: Run, output: Out, past: History, tmp_path: Path) -> None:
+    (tmp_path / "llama-3.1").mkdir()
+    save_file({"w": torch.ones(300)}, tmp_path / "llama-3.1" / "model.safetensors")
+    output("import", "llama-3.1", "--branch", "llama")
+    assert "x.gguf is called as one file" in run("export", "llama", "-o", "x.gguf").stderr
+    assert not (tmp_path / "x.gguf").exists()
+    output("export", "llama", "-o", "again-3.1")
+    assert digests(tmp_path / "again-3.1") == digests(tmp_path / "llama-3.1")
+
+
 def test_a_file_whose_name_looks_like_an_item(document: Document, past: History, tmp_path: Path) -> None:
     torch.save({"w": torch.ones(3)}, tmp_path / "lr=3.pt")
     assert document("import", "lr=3.pt")["items"] == ["model"]
