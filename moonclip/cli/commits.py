@@ -17,6 +17,7 @@ from .refs import RefNames
 from .text import age, date, inline, iso_date, one_line, printable, size
 
 _INDENT: Final = "    "
+_FLOAT_WIDTH: Final = 8
 _VALUE_WIDTH: Final = 24
 _VALUES_SHOWN: Final = 4
 
@@ -62,7 +63,7 @@ class Described:
         """Id, refs, step, some of the metadata, age, and what it added, if that is known, on one line."""
         commit = self.commit
         words = [] if commit.step is None else [f"step {commit.step}"]
-        words += [f"{one_line(key)}={_metadata_text(commit.metadata[key])}" for key in keys if key in commit.metadata]
+        words += [f"{one_line(key)}={_brief(commit.metadata[key])}" for key in keys if key in commit.metadata]
         words += [age(commit.time_ns, time.time_ns()), *_added_words(added_bytes)]
         return f"{self._head()} {'  '.join(words)}"
 
@@ -124,13 +125,19 @@ def summary(commit: Commit) -> str:
     """Step, first line of the message, and what fits of the metadata."""
     words = [] if commit.step is None else [f"step {commit.step}"]
     words += [one_line(commit.message)] if commit.message.strip() else []
-    texts = {key: _metadata_text(value) for key, value in commit.metadata.items()}
+    texts = {key: _brief(value) for key, value in commit.metadata.items()}
     shown = [f"{one_line(key)}={text}" for key, text in texts.items() if len(text) <= _VALUE_WIDTH]
     return "  ".join([*words, " ".join(shown[:_VALUES_SHOWN])]).rstrip()
 
 
 def _added_words(added_bytes: int | None) -> list[str]:
     return [] if added_bytes is None else [f"+{size(added_bytes)}"]
+
+
+def _brief(value: Plain) -> str:
+    """The same in little room: six digits tell losses apart, and `moonclip show` has all of them."""
+    text = _metadata_text(value)
+    return f"{value:.6g}" if type(value) is float and len(text) > _FLOAT_WIDTH else text
 
 
 def _metadata_text(value: Plain) -> str:

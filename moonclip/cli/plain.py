@@ -1,15 +1,20 @@
-"""Stored values, for people and for programs. What a tag means is not asked: nothing is built, imported or run."""
+"""Stored values, for people and for programs. What a tag means is not asked: nothing is built, imported or run.
+
+But for one: recipes of files, which say little to whoever reads them.
+"""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from store.beside import composed
 from store.format.values import Plain, Tagged
 
-from .text import inline
+from .text import inline, size
 
 _BYTES_SHOWN: Final = 32
+_DIGITS_SHOWN: Final = 16
 _WIDTH: Final = 88
 
 
@@ -40,7 +45,10 @@ def to_json(value: Plain) -> Any:
 
 
 def to_text(value: Plain) -> str:
-    """A value on one line, safe to print; long bytes are counted only."""
+    """A value on one line, safe to print; long bytes are counted only, and of a file's recipe it is told what it gives."""
+    match value:
+        case Tagged(composed.TAG, (int() as size_bytes, bytes() as digest, _)):
+            return f"file({size(size_bytes)}, sha256 {digest.hex()[:_DIGITS_SHOWN]}…)"
     if isinstance(value, bytes) and len(value) > _BYTES_SHOWN:
         return f"<{len(value):,} bytes>"
     parts = _parts(value)

@@ -131,3 +131,11 @@ def test_colours_only_where_they_are_wanted(past: History, monkeypatch: pytest.M
     assert "\x1b[33m" in CliRunner().invoke(commands, arguments, color=True).stdout
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in CliRunner().invoke(commands, arguments, color=True).stdout
+
+
+def test_long_numbers_are_told_in_six_digits_where_there_is_a_line(output: Out, past: History) -> None:
+    with Repository.open(past.root) as repo:
+        commit(repo, "main", metadata={"loss": 0.04934757202863693, "lr": 3e-05, "half": 0.5})
+    assert "loss=0.0493476  lr=3e-05  half=0.5" in output("log", "--show", "loss,lr,half", "-n", "1")
+    assert "loss=0.0493476 lr=3e-05 half=0.5" in output("log", "--oneline", "-n", "1")
+    assert "loss: 0.04934757202863693" in output("log", "-n", "1")

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -90,6 +91,19 @@ def test_a_directory_is_not_made_where_a_file_is_named(run: Run, output: Out, pa
     assert not (tmp_path / "x.gguf").exists()
     output("export", "llama", "-o", "again-3.1")
     assert digests(tmp_path / "again-3.1") == digests(tmp_path / "llama-3.1")
+
+
+def test_a_diff_tells_what_files_there_are_instead_of_how_they_are_made(
+    output: Out, past: History, tmp_path: Path
+) -> None:
+    for name, value in (("base", 1.0), ("chat", 2.0)):
+        (tmp_path / name).mkdir()
+        save_file({"w": torch.full((30_000,), value)}, tmp_path / name / "model.safetensors")
+        output("import", name, "--branch", name)
+    assert re.search(
+        r"files::model.safetensors\S*: file\(117 KiB, sha256 [0-9a-f]{16}…\) -> file\(117 KiB, sha256 ",
+        output("diff", "base", "chat"),
+    )
 
 
 def test_a_file_whose_name_looks_like_an_item(document: Document, past: History, tmp_path: Path) -> None:
