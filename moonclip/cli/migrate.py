@@ -9,7 +9,7 @@ import click
 from store.ids import short
 from store.repository import DEFAULT_BRANCH, Repository
 
-from .location import Location, is_store
+from .location import is_store
 from .output import echo_json, json_option
 from .refs import complete_branch
 from .text import counted, date, iso_date, printable

@@ -45,7 +45,7 @@ def to_json(value: Plain) -> Any:
 
 
 def to_text(value: Plain) -> str:
-    """A value on one line, safe to print; long bytes are counted only, and of a file's recipe it is told what it gives."""
+    """A value on one line, safe to print; long bytes are counted only, a file's recipe is told by what it gives."""
     match value:
         case Tagged(composed.TAG, (int() as size_bytes, bytes() as digest, _)):
             return f"file({size(size_bytes)}, sha256 {digest.hex()[:_DIGITS_SHOWN]}…)"

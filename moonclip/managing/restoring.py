@@ -66,8 +66,8 @@ class Restoring(Aliases, Syncing, Upkeep):
 
         Args:
             rev: commit to take up at, as for :meth:`load`; the branch's tip if ``None``.
-            branch: branch to continue on, from now on the bound one, which it is if ``None``. With ``rev`` it is made there
-                if it does not exist; if it was made there, it goes on from its tip, with a warning.
+            branch: branch to continue on, from now on the bound one, which it is if ``None``. With ``rev`` it is made
+                there if it does not exist; if it was made there, it goes on from its tip, with a warning.
             rng: also restore the random number generators, after all else.
             strict: whether names and dtypes have to agree exactly, see :meth:`load`.
             verify: how much is checked, see :meth:`load`.
