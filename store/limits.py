@@ -307,8 +307,8 @@ SMALL_PACK_BYTES: Final = 64 * MIB
 FINAL_REPACK_BYTES: Final = 4096 * MIB
 """The last save of a run also puts small packs together, in stores up to this size: seconds, not minutes."""
 
-HOLLOW_PACK_RATIO: Final = 0.75
-"""A pack of which the index places less than this share of its bytes is written anew along with small ones."""
+HOLLOW_PACK_RATIO: Final = 0.9
+"""A pack of which less than this share is needed is written anew along with small ones."""
 
 REPACK_CHAIN_DEPTH: Final = 16
 """Deepest chain that a repack for size makes: beyond it little is gained, and an old commit still loads."""

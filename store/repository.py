@@ -40,7 +40,7 @@ from .saving.leftovers import remove_leftovers
 from .saving.publish import Approve
 from .saving.saver import Saved, Saver, SaveRequest
 from .saving.snapshots import Snapshot, create_snapshot
-from .upkeep.absences import Absences, expected_items
+from .upkeep.absences import Absences, Why, expected_items
 from .upkeep.pins import Pin, Pins
 
 DEFAULT_BRANCH = "main"
@@ -150,7 +150,11 @@ class Repository(ByName, Contents):
             Ambiguous: a prefix of several ids.
             Incompatible: it is no revision.
         """
-        return resolve(self.lookup, self.refs, revision, branch)
+        return resolve(self.lookup, self.refs, revision, branch, is_pruned=self._is_pruned)
+
+    def _is_pruned(self, commit: CommitId) -> bool:
+        record = self.absences.reason(commit)
+        return record is not None and record.why in (Why.PRUNED, Why.COLLECTED)
 
     def log(self, tips: Iterable[CommitId]) -> Iterator[CommitRow]:
         """Commits that the tips reach, newest first. Holds nothing open between commits."""

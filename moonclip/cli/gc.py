@@ -66,8 +66,11 @@ def _lines(done: Collected) -> Iterator[str]:
     else:
         yield f"{remove} {counted(done.object_count, 'object')} of {size(done.object_bytes)}"
         yield f"{free} {size(done.freed_bytes)} ({_packs(done)})"
-        if done.freed_bytes < done.object_bytes and not done.left:
-            yield "the rest lies in packs most of which is needed; `moonclip repack` takes it out of them"
+        if done.freed_bytes < done.object_bytes and not (done.left or done.repack_bytes):
+            yield "the rest lies in packs nine tenths of which are needed, and stays until they go"
+    if done.repack_bytes:
+        take = "would then take" if done.is_dry_run else "takes"
+        yield f"`moonclip repack` {take} {size(done.repack_bytes)} more out of packs most of which is needed"
     if done.commit_count:
         yield f"{counted(done.commit_count, 'commit')} that nothing leads to {lose} what they held"
     for pack, why in done.left.items():

@@ -53,6 +53,9 @@ def _lines(done: Repacked, *, dry_run: bool) -> Iterator[str]:
         yield f"{counted(done.encoded_count, 'chunk')} {would}encoded anew"
     sizes = f"{size(done.before_bytes)} → {'about ' if dry_run else ''}{size(done.after_bytes)}"
     yield f"{sizes} ({share(done.after_bytes, done.before_bytes)})"
+    if done.released_bytes:
+        needed = "would be needed" if dry_run else "are needed"
+        yield f"bases of about {size(done.released_bytes)} {needed} no more; `moonclip gc` then removes them"
     for pack, why in done.left.items():
         yield f"pack {pack} stays: {printable(why)}"
     for why in done.damaged.values():

@@ -10,10 +10,11 @@ from ..families.listing import Listed
 
 
 def lines(summed: Stats) -> list[str]:
-    """A table of where the bytes went, and below it counts."""
+    """A table of where the bytes went, one of what packs hold, and below them counts."""
     held = f"{counted(summed.pack_count, 'pack')} of {size(summed.pack_bytes)}"
     counts = f"{counted(summed.commit_count, 'commit')}, {counted(summed.chunk_count, 'chunk')}"
-    return [*columns(_rows(summed), right=(1, 2)), "", f"{counts} ({summed.delta_count:,} as deltas), {held}"]
+    tables = [*columns(_rows(summed), right=(1, 2)), "", *columns(_pack_rows(summed), right=(1, 2)), ""]
+    return [*tables, f"{counts} ({summed.delta_count:,} as deltas), {held}"]
 
 
 def stored_bytes(summed: Stats) -> int:
@@ -28,13 +29,20 @@ def family_lines(listed: Sequence[Listed]) -> list[str]:
     raw_bytes = sum(one.takes.raw_bytes for one in listed)
     added_bytes = sum(one.takes.added_bytes for one in listed)
     held = f"{counted(len(listed), 'model')} of {size(raw_bytes)}, stored in {size(added_bytes)}"
-    return [*columns(rows, right=range(1, 7)), "", f"{held}: {_ratio(raw_bytes, added_bytes)}"]
+    lacking = [
+        f"{_named(one)} lacks {', '.join(one.takes.lacks)}: pruned, or not fetched" for one in listed if one.takes.lacks
+    ]
+    return [*columns(rows, right=range(1, 7)), "", f"{held}: {_ratio(raw_bytes, added_bytes)}", *lacking]
 
 
 def _family_row(one: Listed) -> list[str]:
     takes = one.takes
     sizes = (takes.raw_bytes, takes.shared_bytes, takes.delta_bytes, takes.own_bytes, takes.added_bytes)
-    return [", ".join(one.names), *map(size, sizes), share(takes.added_bytes, takes.raw_bytes), _base(one)]
+    return [_named(one), *map(size, sizes), share(takes.added_bytes, takes.raw_bytes), _base(one)]
+
+
+def _named(one: Listed) -> str:
+    return ", ".join(one.names)
 
 
 def _base(one: Listed) -> str:
@@ -57,6 +65,20 @@ def _rows(summed: Stats) -> list[list[str]]:
         row("compression", summed.compression_saved_bytes, "saved by compression"),
         row("stored", stored_bytes(summed), _ratio(raw_bytes, stored_bytes(summed))),
     ]
+
+
+def _pack_rows(summed: Stats) -> list[list[str]]:
+    """What packs hold, which sums to their length; what there is none of is left out."""
+    parts = [
+        ("in commits", stored_bytes(summed), "stored, as above"),
+        ("bases", summed.base_bytes, "kept because deltas need it; `moonclip repack --for size` may do without"),
+        ("gc", summed.gc_bytes, "given back by `moonclip gc`"),
+        ("repack", summed.repack_bytes, "given back by `moonclip repack`, after gc"),
+        ("rest", summed.rest_bytes, "not needed, but too little of its packs to write them anew"),
+        ("tables", summed.table_bytes, "packs' own tables, and history that nothing leads to"),
+    ]
+    rows = [[label, size(part), share(part, summed.pack_bytes), meaning] for label, part, meaning in parts if part]
+    return [["packs", size(summed.pack_bytes), share(summed.pack_bytes, summed.pack_bytes), "all of them"], *rows]
 
 
 def _ratio(raw_bytes: int, taken_bytes: int) -> str:

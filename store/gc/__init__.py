@@ -33,7 +33,7 @@ from ..upkeep.rewriting import Replaced
 from . import packing
 from .marking import Marks
 from .packing import Emptying, Present
-from .planning import Plan, plan
+from .planning import Plan, plan, spare_after
 from .survey import Survey
 from .sweeping import Swept, sweep
 from .watching import Watch
@@ -59,6 +59,7 @@ class Collected:
         compacted_count: packs that went since what is needed of them is in new ones, and
         made_count: how many these are.
         freed_bytes: lengths of the former less those of the latter.
+        repack_bytes: what a repack that puts packs together takes out of packs most of which is needed.
         left: packs that could have gone and stay, in hex, and why.
     """
 
@@ -70,6 +71,7 @@ class Collected:
     compacted_count: int = 0
     made_count: int = 0
     freed_bytes: int = 0
+    repack_bytes: int = 0
     left: dict[str, str] = field(default_factory=dict)
 
 
@@ -131,7 +133,7 @@ class _Gc:
         tallies = self._survey.packs.values()
         told.object_count = sum(tally.doomed_count for tally in tallies)
         told.object_bytes = sum(tally.doomed_bytes for tally in tallies)
-        planned = self._plan(present)
+        planned = self._plan(present, told)
         emptied = packing.remove_empty(self._repo, self._empty(planned, present), self._marks, None, _nobody_counts)
         self._add(told, emptied, packing.foretell(self._repo, planned.sparse, self._marks))
         return told
@@ -144,10 +146,10 @@ class _Gc:
         swept = sweep(self._repo, self._watch, self._marks, self._survey, room, self._stage("sweeping", self._doomed()))
         done.object_count, done.object_bytes = swept.counts.total(), swept.stored_bytes.total()
         self._settle(swept)
-        planned = self._plan(present)
+        planned = self._plan(present, done)
         empty = self._empty(planned, present)
         emptied = packing.remove_empty(self._repo, empty, self._marks, room, self._stage("removing packs", len(empty)))
-        sizes = packing.sizes_of(self._repo, (pack for group in planned.sparse for pack in group))
+        sizes = packing.sizes_of(self._repo, planned.moved)
         advance = self._stage("compacting packs", sum(sizes.values()))
         self._add(done, emptied, packing.compact(self._repo, planned.sparse, self._marks, room, advance))
         return done
@@ -208,9 +210,11 @@ class _Gc:
     def _doomed(self) -> int:
         return sum(tally.doomed_count for tally in self._survey.packs.values())
 
-    def _plan(self, present: Present) -> Plan:
-        free = present.indexed - self._watch.leased_packs()
-        return plan(self._survey.packs, packing.sizes_of(self._repo, free))
+    def _plan(self, present: Present, done: Collected) -> Plan:
+        sizes = packing.sizes_of(self._repo, present.indexed - self._watch.leased_packs())
+        planned = plan(self._survey.packs, sizes)
+        done.repack_bytes = spare_after(planned, self._survey.packs, sizes, self._repo.index.packs())
+        return planned
 
     def _empty(self, planned: Plan, present: Present) -> list[PackId]:
         return [*planned.empty, *sorted(present.strays)]

@@ -15,12 +15,12 @@ from ..index.depths import resolve_depths
 from ..limits import MAX_PACK_BYTES
 from ..opening.reindex import Digest, PackEntry, digest_packs
 from ..reading.packs import PackGone
+from ..repack.hollow import pack_bytes
 from ..repository import Repository
 from ..saving.leases import acquire_lease, living_leases
 from ..upkeep.retiring import retire_pack
 from ..upkeep.rewriting import Replaced, Rewriter
 from .marking import Marks
-from .planning import pack_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -1,11 +1,11 @@
 """What becomes of packs, from what the index has of them. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..format.pack import ENTRY_BYTES, FOOTER_BYTES, HEADER_BYTES
 from ..ids import PackId
 from ..limits import COMPACT_SHARE, REWRITE_PACK_BYTES
+from ..repack.hollow import Filling, pack_bytes, spare_bytes
 from .survey import Tally
 
 
@@ -20,6 +20,11 @@ class Plan:
 
     empty: Sequence[PackId]
     sparse: Sequence[Sequence[PackId]]
+
+    @property
+    def moved(self) -> list[PackId]:
+        """All sparse packs."""
+        return [pack for group in self.sparse for pack in group]
 
 
 def plan(tallies: Mapping[PackId, Tally], sizes: Mapping[PackId, int]) -> Plan:
@@ -44,9 +49,27 @@ def needed_bytes(tally: Tally) -> int:
     return pack_bytes(stored_bytes, tally.place_count - tally.doomed_count)
 
 
-def pack_bytes(stored_bytes: int, object_count: int) -> int:
-    """Length of a pack of so many objects that take so much."""
-    return HEADER_BYTES + stored_bytes + ENTRY_BYTES * object_count + FOOTER_BYTES
+def filling(pack: PackId, size_bytes: int, tally: Tally) -> Filling:
+    """What repack will find of a pack once the doomed places are gone: copies beside the one that is read go, too."""
+    stored_bytes = tally.stored_bytes - tally.doomed_bytes - tally.copied_bytes
+    count = tally.place_count - tally.doomed_count - tally.copied_count
+    return Filling(pack, size_bytes, pack_bytes(stored_bytes, count))
+
+
+def spare_after(
+    planned: Plan, tallies: Mapping[PackId, Tally], sizes: Mapping[PackId, int], order: Iterable[PackId]
+) -> int:
+    """How much a repack takes out of packs that stay.
+
+    Args:
+        planned: what becomes of packs.
+        tallies: as for :func:`plan`.
+        sizes: likewise.
+        order: packs in order of their arrival.
+    """
+    gone = {*planned.empty, *planned.moved}
+    staying = [pack for pack in order if pack in sizes and pack not in gone]
+    return spare_bytes(filling(pack, sizes[pack], tallies.get(pack, Tally(0))) for pack in staying)
 
 
 def _groups(packs: Sequence[PackId], tallies: Mapping[PackId, Tally]) -> Iterator[list[PackId]]:

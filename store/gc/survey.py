@@ -27,6 +27,8 @@ class Tally:
         stored_bytes: what these take.
         doomed_count: of these, places of objects that nothing needs.
         doomed_bytes: what those take.
+        copied_count: places of objects that stay and have a good one in another pack, which is counted there.
+        copied_bytes: what those take.
     """
 
     number: int
@@ -34,6 +36,8 @@ class Tally:
     stored_bytes: int = 0
     doomed_count: int = 0
     doomed_bytes: int = 0
+    copied_count: int = 0
+    copied_bytes: int = 0
 
 
 class Doomed(NamedTuple):
@@ -69,6 +73,7 @@ class Survey:
         self._bases: set[ObjectId] = set()
         self._good_count = 0
         self._last_good = b""
+        self._last = Tally(0), 0, 0
 
     def doomed(self) -> Iterator[Doomed]:
         """Copies that nothing needs, the deepest first and then by id.
@@ -105,7 +110,7 @@ class Survey:
     def _see(self, page: Sequence[WalkedPlace]) -> None:
         """Count places, of which those of one object come one after another. Everything is at hand: it is a million."""
         marked, packs, bases, commit = self._marks.objects, self.packs, self._bases, int(Kind.COMMIT)
-        good_count, last_good = self._good_count, self._last_good
+        good_count, last_good, last = self._good_count, self._last_good, self._last
         for object_id, pack, kind, stored_bytes, depth, base, is_bad in page:
             tally = packs.get(pack) or self._tally(pack)
             tally.place_count += 1
@@ -116,7 +121,9 @@ class Survey:
                     continue
                 if object_id != last_good:
                     good_count += 1
-                    last_good = object_id
+                    last_good, last = object_id, (tally, stored_bytes, depth)
+                else:
+                    last = _count_copy(last, (tally, stored_bytes, depth))
                 if base is not None and base not in marked:
                     bases.add(base)
             elif kind != commit:
@@ -125,7 +132,7 @@ class Survey:
                 self._doom(
                     depth, _RECORD.pack(object_id, tally.number, stored_bytes | _BAD if is_bad else stored_bytes)
                 )
-        self._good_count, self._last_good = good_count, last_good
+        self._good_count, self._last_good, self._last = good_count, last_good, last
 
     def _tally(self, pack: PackId) -> Tally:
         tally = self.packs[pack] = Tally(len(self.packs))
@@ -138,13 +145,37 @@ class Survey:
         """Spare what was walked over before it was marked as a base."""
         tallies = list(self.packs.values())
         good: set[ObjectId] = set()
-        for records in self._doomed.values():
-            for object_id, number, length in _RECORD.iter_unpack(records):
+        for depth in sorted(self._doomed):  # the shallowest copy is the one that is read
+            for object_id, number, length in _RECORD.iter_unpack(self._doomed[depth]):
                 if object_id in self._marks.objects:
-                    tallies[number].doomed_count -= 1
-                    tallies[number].doomed_bytes -= length & ~_BAD
-                    (self.bad if length & _BAD else good).add(object_id)
+                    self._spare(tallies[number], object_id, length, good)
         self._good_count += len(good)
+
+    def _spare(self, tally: Tally, object_id: ObjectId, length: int, good: set[ObjectId]) -> None:
+        stored_bytes = length & ~_BAD
+        tally.doomed_count -= 1
+        tally.doomed_bytes -= stored_bytes
+        if length & _BAD:
+            self.bad.add(object_id)
+        elif object_id in good:
+            tally.copied_count += 1
+            tally.copied_bytes += stored_bytes
+        else:
+            good.add(object_id)
+
+
+_Seen = tuple[Tally, int, int]
+"""A copy: the pack it is in, its length, and its depth."""
+
+
+def _count_copy(read: _Seen, other: _Seen) -> _Seen:
+    """Count the deeper one of two copies of an object as one that need not be; returns the one that is read."""
+    if other[2] < read[2]:
+        read, other = other, read
+    tally, stored_bytes, _ = other
+    tally.copied_count += 1
+    tally.copied_bytes += stored_bytes
+    return read
 
 
 def _lacking(repository: Repository, marks: Marks) -> set[ObjectId]:

@@ -1,7 +1,8 @@
 """What a store holds, and what sharing, deltas and compression saved.
 
 Every byte that people saved is accounted for once: shared with something stored already (dedup), saved by storing a
-chunk against a base (delta), saved by encoding it (compression), or stored.
+chunk against a base (delta), saved by encoding it (compression), or stored. So is every byte of packs: stored, kept as
+a base, about to be given back, or staying beside these.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from ..format.entries import Entry, TensorEntry, ValueEntry
 from ..format.objects import Kind
+from ..gc.accounting import account
 from ..ids import CommitId, ObjectId, TreeId
 from ..index import Place
 from ..repository import Repository
@@ -32,7 +34,12 @@ class Stats:
         chunk_count: distinct chunks.
         delta_count: of these, stored as deltas.
         pack_count: packs in the store, and
-        pack_bytes: their size, which includes what nothing refers to.
+        pack_bytes: their size: chunks, trees and commits as stored, and the following.
+        base_bytes: what deltas need and no commit is made of any more.
+        gc_bytes: what gc gives back, and
+        repack_bytes: what a repack that puts packs together gives back after that.
+        rest_bytes: what is needed no more and stays, as its packs hold little of it or are being made.
+        table_bytes: packs' own heads and tables, and commits that nothing reaches.
     """
 
     commit_count: int
@@ -47,12 +54,17 @@ class Stats:
     delta_count: int
     pack_count: int
     pack_bytes: int
+    base_bytes: int
+    gc_bytes: int
+    repack_bytes: int
+    rest_bytes: int
+    table_bytes: int
 
 
 def collect(repository: Repository) -> Stats:
     """Walk all commits and sum.
 
-    Cost: reads each tree object once, no tensors; one look-up for each distinct chunk.
+    Cost: reads each tree object twice, no tensors; one look-up for each distinct chunk, and 4 µs an object.
 
     Raises:
         NotFound: a tree or chunk is missing.
@@ -102,7 +114,9 @@ class _Tally:
         small += [self._repository.reader.place(commit, Kind.COMMIT) for commit in self._commits]
         deltas = [place for place in places if place.base is not None]
         plain = [place for place in places if place.base is None]
-        packs = self._repository.packs
+        stored_bytes, tree_bytes = (sum(place.stored_bytes for place in part) for part in (places, small))
+        held = account(self._repository, (self._chunks, self._sizes, self._commits))
+        beside_bytes = held.base_bytes + held.gc_bytes + held.repack_bytes + held.rest_bytes
         return Stats(
             commit_count=len(self._commits),
             tensor_bytes=self._tensor_bytes,
@@ -110,12 +124,17 @@ class _Tally:
             shared_bytes=self._tensor_bytes - self._inline_bytes - sum(self._chunks.values()),
             delta_saved_bytes=_saved(deltas),
             compression_saved_bytes=_saved(plain),
-            chunk_stored_bytes=sum(place.stored_bytes for place in places),
-            tree_stored_bytes=sum(place.stored_bytes for place in small),
+            chunk_stored_bytes=stored_bytes,
+            tree_stored_bytes=tree_bytes,
             chunk_count=len(places),
             delta_count=len(deltas),
-            pack_count=len(packs.pack_ids()),
-            pack_bytes=packs.total_bytes(),
+            pack_count=held.pack_count,
+            pack_bytes=held.pack_bytes,
+            base_bytes=held.base_bytes,
+            gc_bytes=held.gc_bytes,
+            repack_bytes=held.repack_bytes,
+            rest_bytes=held.rest_bytes,
+            table_bytes=max(0, held.pack_bytes - stored_bytes - tree_bytes - beside_bytes),  # 0: a save came between
         )
 
 

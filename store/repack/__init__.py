@@ -1,26 +1,27 @@
 """Storing what is there in another way: fewer packs, tips that load fast, or fewer bytes. Ids never change.
 
-``lines`` finds what stood in the same place of a tensor, ``forest`` and ``planning`` choose what is stored against
-what, ``ordering`` says what should lie beside what; ``store.upkeep.rewriting`` does it, pack by pack, so that it can be
-stopped at any time.
+``hollow`` tells which packs are worth replacing. ``lines`` finds what stood in the same place of a tensor, ``released``
+what is kept as a base alone, ``forest`` and ``planning`` choose what is stored against what, ``ordering`` says what
+should lie beside what; ``store.upkeep.rewriting`` does it, pack by pack, so that it can be stopped at any time.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
-from ..batches import batches, fitting
+from ..batches import batches
 from ..errors import Corrupt, Incompatible
 from ..forks import loading
 from ..format.objects import Kind
 from ..ids import CommitId, PackId
-from ..index import CommitRow
-from ..limits import HOLLOW_PACK_RATIO, REWRITE_PACK_BYTES, SMALL_PACK_BYTES, SWEEP_KEYS
+from ..index import CommitRow, Place
+from ..limits import SWEEP_KEYS
 from ..reading.packs import PackGone
 from ..repository import Repository
 from ..upkeep.gclock import collecting
 from ..upkeep.rewriting import Replaced, Rewriter
 from ..upkeep.roots import Roots, live_commits, read_roots
+from .hollow import Filling, groups, pack_bytes
 from .lines import Lines
 from .ordering import Plan, ranks
 
@@ -41,6 +42,8 @@ class Repacked:
         replaced_count: packs that are gone, or would be.
         made_count: packs in their stead; 0 if nothing was done.
         encoded_count: chunks that were encoded anew, or would be.
+        released_bytes: about what bases take that commits which are gone had left, and that nothing is stored against
+            any more. They are there until gc removes them.
         before_bytes: all packs before.
         after_bytes: all packs after, or what sampling tells.
         left: packs that had to stay, in hex, and why.
@@ -51,6 +54,7 @@ class Repacked:
     replaced_count: int = 0
     made_count: int = 0
     encoded_count: int = 0
+    released_bytes: int = 0
     before_bytes: int = 0
     after_bytes: int = 0
     left: dict[str, str] = field(default_factory=dict)
@@ -66,7 +70,8 @@ def repack(
         repository: the store.
         goal: ``"consolidate"`` puts small packs together, and writes anew those that are hollow. ``"restore"`` stores
             what tips of branches and tags reach by itself, so that it loads as fast as can be. ``"size"`` chooses
-            among all commits what chunks are best stored against, and allows for long chains.
+            among all commits what chunks are best stored against, and allows for long chains; it does without bases of
+            commits that are gone where that takes less.
         progress: told how far it is.
         dry_run: tell what would be done, and do nothing.
 
@@ -89,24 +94,6 @@ def repack(
         return once.run(dry_run=False)
 
 
-class _Pack(NamedTuple):
-    """A pack that may be replaced, and how much of it the index places."""
-
-    id: PackId
-    size_bytes: int
-    placed_bytes: int
-    overhead_bytes: int
-    is_touched: bool
-
-    @property
-    def is_wanting(self) -> bool:
-        return self.is_hollow or self.size_bytes < SMALL_PACK_BYTES
-
-    @property
-    def is_hollow(self) -> bool:
-        return self.placed_bytes < HOLLOW_PACK_RATIO * (self.size_bytes - self.overhead_bytes)
-
-
 class _Repack:
     def __init__(self, repository: Repository, goal: Goal, progress: Progress) -> None:
         self._repo = repository
@@ -118,18 +105,16 @@ class _Repack:
         roots = read_roots(self._repo)
         rows = list(live_commits(self._repo.lookup, roots.commits))
         plan = self._plan(roots, rows)
-        found = fitting(self._packs(roots, plan), lambda pack: pack.placed_bytes, REWRITE_PACK_BYTES)
-        groups = [group for group in found if _pays(group)]
+        going = list(groups(self._packs(roots, plan)))
         done = self._done
-        done.encoded_count = len(plan.bases)
+        done.encoded_count, done.released_bytes = len(plan.bases), plan.released_bytes
         done.before_bytes = self._repo.packs.total_bytes()
         if dry_run:
-            going = [pack for group in groups for pack in group]
-            done.replaced_count = len(going)
-            freed_bytes = sum(pack.size_bytes - pack.placed_bytes for pack in going) + plan.saved_bytes
-            done.after_bytes = done.before_bytes - freed_bytes
+            packs = [pack for group in going for pack in group]
+            done.replaced_count = len(packs)
+            done.after_bytes = done.before_bytes - sum(pack.spare_bytes for pack in packs) - plan.saved_bytes
             return done
-        self._rewrite(groups, plan, [*_tips(roots), *(row.id for row in rows)])
+        self._rewrite(going, plan, [*_tips(roots), *(row.id for row in rows)])
         done.after_bytes = self._repo.packs.total_bytes()
         return done
 
@@ -161,14 +146,14 @@ class _Repack:
                     plan.bases[object_id] = None
         return plan
 
-    def _packs(self, roots: Roots, plan: Plan) -> list[_Pack]:
+    def _packs(self, roots: Roots, plan: Plan) -> list[Filling]:
         """Packs to be replaced, by arrival; for size the last first, as deltas lie behind their bases."""
         unused = [pack for pack in self._repo.index.packs() if pack not in roots.packs]
         found = [pack for each in unused if (pack := self._look(each, plan)) is not None]
         chosen = [pack for pack in found if pack.is_touched or (self._goal != "restore" and pack.is_wanting)]
         return chosen[::-1] if self._goal == "size" else chosen
 
-    def _look(self, pack: PackId, plan: Plan) -> _Pack | None:
+    def _look(self, pack: PackId, plan: Plan) -> Filling | None:
         try:
             entries, size_bytes = self._repo.packs.table(pack).entries, self._repo.packs.size_bytes(pack)
         except PackGone:
@@ -176,23 +161,23 @@ class _Repack:
         except (Corrupt, Incompatible) as error:
             self._done.left[pack.hex()] = str(error)
             return None
-        placed_bytes = 0
+        placed_count = placed_bytes = 0
         for batch in batches(entries, SWEEP_KEYS):
             places = self._repo.index.places_of_each([entry.id for entry in batch])
-            placed_bytes += sum(
-                entry.stored_bytes for entry in batch if any(place.pack == pack for place in places[entry.id])
-            )
-        overhead_bytes = size_bytes - sum(entry.stored_bytes for entry in entries)
+            # The copy that is read counts: others go, as long as it is intact.
+            placed = [entry.stored_bytes for entry in batch if _pack_of(places[entry.id]) == pack]
+            placed_count += len(placed)
+            placed_bytes += sum(placed)
         is_touched = any(entry.id in plan.bases for entry in entries)
-        return _Pack(pack, size_bytes, placed_bytes, overhead_bytes, is_touched)
+        return Filling(pack, size_bytes, pack_bytes(placed_bytes, placed_count), is_touched)
 
     # --- doing it ---------------------------------------------------------------------------------------------------
 
-    def _rewrite(self, groups: Sequence[Sequence[_Pack]], plan: Plan, commits: Sequence[CommitId]) -> None:
-        if not groups:
+    def _rewrite(self, going: Sequence[Sequence[Filling]], plan: Plan, commits: Sequence[CommitId]) -> None:
+        if not going:
             return
         order = ranks(self._repo, commits, plan.bases)
-        told, total = 0, sum(pack.size_bytes for group in groups for pack in group)
+        told, total = 0, sum(pack.size_bytes for group in going for pack in group)
 
         def advance(done_bytes: int) -> None:
             nonlocal told
@@ -201,7 +186,7 @@ class _Repack:
 
         rewriter = Rewriter(self._repo, advance)
         replaced = Replaced()
-        for group in groups:
+        for group in going:
             packs = [pack.id for pack in group]
             key = lambda entry: order.get(entry.id, len(order))  # noqa: E731 - what is in no commit comes last
             replaced.add(rewriter.replace(packs, keep=order, bases=plan.bases, order=key))
@@ -220,9 +205,9 @@ def _tips(roots: Roots) -> list[CommitId]:
     return list(dict.fromkeys(roots.refs.values()))
 
 
-def _pays(group: Sequence[_Pack]) -> bool:
-    """Whether packs are worth replacing together: not one alone that is but small, which would come out as it was."""
-    return len(group) > 1 or any(pack.is_touched or pack.is_hollow for pack in group)
+def _pack_of(places: Sequence[Place]) -> PackId | None:
+    """The pack of the copy that is read, if there is a good one."""
+    return places[0].pack if places else None
 
 
 def _nobody_watches(_what: str, _done: int, _total: int) -> None:

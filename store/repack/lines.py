@@ -63,7 +63,7 @@ class Lines:
         self._places = lru_cache(_LEAVES)(self._places_in)
 
     def of(self, rows: Sequence[CommitRow], tips: Iterable[CommitId]) -> list[Line]:
-        """All lines with more than one chunk.
+        """All lines.
 
         Args:
             rows: commits, parents before children.
@@ -87,7 +87,7 @@ class Lines:
                 child_counts[parent] -= 1
                 if not child_counts[parent]:
                     del held[parent]
-        return [line for line in self._lines.values() if len(line.chunks) > 1]
+        return list(self._lines.values())
 
     def _add(self, key: _Key, chunk: ObjectId, before: ObjectId | None, *, is_tip: bool) -> None:
         if chunk not in self._numbers:

@@ -21,11 +21,13 @@ class Plan:
 
     Attributes:
         bases: each against which chunk, or ``None``.
-        saved_bytes: what that is expected to save.
+        saved_bytes: what that is expected to save at once, and
+        released_bytes: what bases take that nothing needs from then on.
     """
 
     bases: dict[ObjectId, ObjectId | None] = field(default_factory=dict)
     saved_bytes: int = 0
+    released_bytes: int = 0
 
 
 def ranks(repository: Repository, commits: Iterable[CommitId], bases: Bases | None) -> dict[ObjectId, int]:

@@ -15,17 +15,19 @@ from ..upkeep.verifying import Verifier
 from .forest import Cost, Forest, grow, grow_hubs, neighbours
 from .lines import Line
 from .ordering import Plan
+from .released import released_bytes
 
 
 def plan_size(repository: Repository, lines: Sequence[Line], advance: Callable[[int], None]) -> Plan:
     """Choose a base for each chunk of some lines, of those in its line.
 
     A line that would hardly get smaller stays as it is. Else each of its chunks is stored against one in the line, or
-    none: so whatever chunks of lines that stay are stored against, following bases comes to an end.
+    none: so whatever chunks of lines that stay are stored against, following bases comes to an end. Bases that no live
+    commit holds count as part of what a line takes, if it alone needs them: stored anew, it does without.
 
     Args:
         repository: the store.
-        lines: the lines.
+        lines: all lines of the commits that are live.
         advance: told of chunks that were looked at.
 
     Cost: reads and decodes every chunk once; memory of a sample (16 KiB of float32) for each chunk of a line, by
@@ -34,15 +36,18 @@ def plan_size(repository: Repository, lines: Sequence[Line], advance: Callable[[
     plan = Plan()
     lock = threading.Lock()
 
-    def choose(line: Line) -> None:
-        for window in _windows(line):
-            bases, saved_bytes = _Chooser(repository, window).choose()
-            with lock:
-                plan.bases |= bases
-                plan.saved_bytes += saved_bytes
-                advance(len(window.chunks))
+    def choose(asked: tuple[Line, int]) -> None:
+        window, released = asked
+        found = _Chooser(repository, window, released).choose()
+        with lock:
+            plan.bases |= found.bases
+            plan.saved_bytes += found.saved_bytes
+            plan.released_bytes += found.released_bytes
+            advance(len(window.chunks))
 
-    repository.threads.run(choose, sorted(lines, key=lambda line: -len(line.chunks) * line.raw_bytes))
+    windows = [window for line in lines for window in _windows(line)]
+    asked = zip(windows, released_bytes(repository, windows), strict=True)
+    repository.threads.run(choose, sorted(asked, key=lambda each: -len(each[0].chunks) * each[0].raw_bytes))
     return plan
 
 
@@ -56,29 +61,34 @@ def _windows(line: Line) -> Iterator[Line]:
 
 
 class _Chooser:
-    def __init__(self, repository: Repository, line: Line) -> None:
+    """Chooses for one line, which does without some bytes of bases once it is stored anew."""
+
+    def __init__(self, repository: Repository, line: Line, released: int) -> None:
         self._repo = repository
         self._line = line
+        self._released_bytes = released
 
-    def choose(self) -> tuple[Mapping[ObjectId, ObjectId | None], int]:
-        """Bases of those chunks that are to be encoded anew, and the bytes that saves."""
+    def choose(self) -> Plan:
+        """Bases of those chunks that are to be encoded anew, and what that is worth."""
         chunks = self._line.chunks
+        if len(chunks) == 1 and not self._released_bytes:
+            return Plan()  # there is nothing to choose among
         found = self._repo.index.places_of_each(chunks)
         if not all(found.values()):
-            return {}, 0  # damaged: who can read the rest shall find it as it is
+            return Plan()  # damaged: who can read the rest shall find it as it is
         places = [found[chunk][0] for chunk in chunks]
         samples = self._samples(places)
         if samples is None:
-            return {}, 0
+            return Plan()
         numbers = {chunk: number for number, chunk in enumerate(chunks)}
         cost = _costs(samples)
         forest = self._grown(cost)
         stored_bytes = sum(_expected(number, place, numbers, cost) for number, place in enumerate(places))
-        if forest.cost > REPACK_KEEP_RATIO * stored_bytes:
-            return {}, 0
+        if forest.cost > REPACK_KEEP_RATIO * (stored_bytes + self._released_bytes):
+            return Plan()
         bases = {chunks[number]: None if base is None else chunks[base] for number, base in forest.bases.items()}
         anew = {chunk: base for chunk, base in bases.items() if base != places[numbers[chunk]].base}
-        return anew, stored_bytes - forest.cost
+        return Plan(anew, stored_bytes - forest.cost, self._released_bytes)
 
     def _grown(self, cost: Cost) -> Forest:
         hubs = self._line.hubs(REPACK_HUBS)

@@ -133,7 +133,23 @@ def test_stats_for_people(output: Out, past: History) -> None:
     lines = output("stats").splitlines()
     assert [line.split()[0] for line in lines[:5]] == ["raw", "dedup", "delta", "compression", "stored"]
     assert "100.0 %" in lines[0]
+    assert [line.split()[0] for line in lines[6:9]] == ["packs", "in", "tables"]
     assert lines[-1].startswith("6 commits, ")
+
+
+def test_every_byte_of_packs_is_counted_once(document: Document, output: Out, past: History) -> None:
+    array = noise("chain", 20_000)
+    with Repository.open(past.root) as repo:
+        for step in range(4):
+            save(repo, {"w": array}, branch="chain", step=step)
+            array = drifted(array, step, 0.6)
+    output("prune", "--keep-last", "1")
+    sums = document("stats")
+    parts = ("stored_bytes", "base_bytes", "gc_bytes", "repack_bytes", "rest_bytes", "table_bytes")
+    assert sum(sums[name] for name in parts) == sums["pack_bytes"]
+    assert sums["base_bytes"] > 80_000
+    assert sums["gc_bytes"] == document("gc", "--dry-run")["freed_bytes"] > 0
+    assert any(line.startswith("bases ") and "because deltas need it" in line for line in output("stats").splitlines())
 
 
 def test_stats_of_an_empty_store(output: Out) -> None:

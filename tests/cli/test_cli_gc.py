@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from moonclip.cli.text import size
 from store.ids import short
 from store.repository import Repository
 from store.upkeep.gclock import collecting
@@ -61,8 +62,26 @@ def test_gc_for_programs(document: Document, output: Out, past: History) -> None
         "compacted_count",
         "made_count",
         "freed_bytes",
+        "repack_bytes",
         "left",
     }
+
+
+def test_what_gc_leaves_to_repack_repack_takes_out(document: Document, output: Out, past: History) -> None:
+    """One pack, most of which is needed."""
+    output("repack")
+    output("tag", "-d", "best")
+    output("prune", "--keep-last", "2")
+    told, done = output("gc", "-n").splitlines(), output("gc").splitlines()
+    spare_bytes = document("stats")["repack_bytes"]
+    promise = f"{size(spare_bytes)} more out of packs most of which is needed"
+    assert told[2] == f"`moonclip repack` would then take {promise}"
+    assert done[1:3] == ["freed 0 B (0 packs removed)", f"`moonclip repack` takes {promise}"]
+    repacked = document("repack")
+    assert repacked["before_bytes"] - repacked["after_bytes"] == spare_bytes > 0
+    sums = document("stats")
+    assert (sums["gc_bytes"], sums["repack_bytes"], sums["rest_bytes"]) == (0, 0, 0)
+    assert output("gc") == "nothing to remove\n"
 
 
 def test_a_commit_that_was_collected_is_named_as_such(failure: Out, output: Out, past: History) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 from click.testing import Result
 
+from moonclip.cli.text import size
 from store.repository import Repository
 from store.upkeep.gclock import collecting
+from tests.arrays import drifted, noise, save
 from tests.stores import History, damage
 
 Out = Callable[..., str]
@@ -44,6 +46,23 @@ def test_goals(document: Document, past: History) -> None:
     for goal in ("size", "restore"):
         found = document("repack", "--for", goal)
         assert (found["goal"], found["dry_run"], found["left"], found["damaged"]) == (goal, False, {}, {})
+    assert document("fsck", "--full")["clean"] is True
+
+
+def test_bases_that_only_pruned_commits_had_are_named(document: Document, output: Out, past: History) -> None:
+    array = noise("chain", 20_000)
+    with Repository.open(past.root) as repo:
+        for step in range(4):
+            save(repo, {"w": array}, branch="chain", step=step)
+            array = drifted(array, step, 0.6)
+    output("prune", "--keep-last", "1", "--branch", "chain", "--gc")
+    bases = size(document("stats")["base_bytes"])
+    assert f"bases of about {bases} would be needed no more" in output("repack", "--for", "size", "-n")
+    told = output("repack", "--for", "size").splitlines()
+    assert told[-1] == f"bases of about {bases} are needed no more; `moonclip gc` then removes them"
+    assert "bases" not in output("repack", "--for", "size")
+    output("gc")
+    assert document("stats")["base_bytes"] == 0
     assert document("fsck", "--full")["clean"] is True
 
 

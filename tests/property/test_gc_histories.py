@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from store.fsck import fsck
 from store.gc import collect
 from store.gc.scanning import chunk_ids
+from store.history.stats import Stats
+from store.history.stats import collect as stats_of
 from store.ids import CommitId, ObjectId
 from store.naming.refnames import branch_name
 from store.repack import repack
@@ -31,7 +33,7 @@ ACTS = st.one_of(
     st.tuples(st.just("prune"), st.none(), st.integers(1, 3)),
     st.tuples(st.just("expire"), st.none(), st.none()),
     st.tuples(st.just("gc"), st.none(), st.none()),
-    st.tuples(st.just("repack"), st.none(), st.none()),
+    st.tuples(st.just("repack"), st.none(), st.booleans()),
 )
 
 
@@ -60,8 +62,8 @@ class Story:
                 expire_reflogs(self.repo)
             case "gc", _, _:
                 self.collect()
-            case "repack", _, _:
-                repack(self.repo)
+            case "repack", _, bool(for_size):
+                repack(self.repo, "size" if for_size else "consolidate")
 
     def save(self, branch: str, *, in_memory: bool) -> None:
         parent = self.repo.refs.read(branch_name(branch))
@@ -74,6 +76,7 @@ class Story:
 
     def collect(self) -> None:
         told = collect(self.repo, dry_run=True)
+        assert self.stats().gc_bytes == told.freed_bytes
         before_bytes = pack_bytes(self.repo)
         done = collect(self.repo)
         told.is_dry_run = False
@@ -81,6 +84,24 @@ class Story:
         assert before_bytes - pack_bytes(self.repo) == done.freed_bytes >= 0
         self.require_just_what_is_needed()
         assert collect(self.repo).object_count == 0
+
+    def repack(self) -> None:
+        """What gc says repack takes out it does, and then hardly anything is there that nobody counts on."""
+        collect(self.repo)
+        promised, before_bytes = self.stats().repack_bytes, pack_bytes(self.repo)
+        assert collect(self.repo).repack_bytes == promised
+        repack(self.repo)
+        assert before_bytes - pack_bytes(self.repo) >= promised
+        after = self.stats()
+        assert (after.gc_bytes, after.repack_bytes) == (0, 0)
+        assert after.rest_bytes <= 0.1 * after.pack_bytes
+
+    def stats(self) -> Stats:
+        """Every byte of packs is counted once."""
+        told = stats_of(self.repo)
+        beside_bytes = told.base_bytes + told.gc_bytes + told.repack_bytes + told.rest_bytes + told.table_bytes
+        assert told.chunk_stored_bytes + told.tree_stored_bytes + beside_bytes == told.pack_bytes
+        return told
 
     def require_just_what_is_needed(self) -> None:
         live = {row.id for row in live_commits(self.repo.lookup, read_roots(self.repo).commits)}
@@ -117,6 +138,7 @@ def test_d11_every_reachable_commit_loads_and_the_others_are_gone(acts: list[tup
         for act in acts:
             story.act(*act)
         story.collect()
+        story.repack()
     finally:
         story.repo.close()
         shutil.rmtree(root)

@@ -9,14 +9,23 @@ from typing import Any, get_args
 import pytest
 
 from store.errors import Busy, Incompatible
-from store.ids import CommitId, ObjectId
+from store.format.dtypes import Element
+from store.format.pack import Sealed, seal
+from store.gc import collect
+from store.gc.packing import adopt
+from store.history.stats import collect as stats_of
+from store.ids import CommitId, ObjectId, chunk_id
 from store.index import Copy
 from store.limits import REPACK_CHAIN_DEPTH, SAVE_CHAIN_DEPTH
 from store.naming.refnames import branch_name, tag_name
 from store.repack import Goal, repack
+from store.repack.lines import Line
+from store.repack.released import released_bytes
 from store.repository import Repository
 from store.upkeep.absences import Absence, Why
 from store.upkeep.gclock import collecting
+from store.upkeep.prune import Pruner
+from store.upkeep.retention import Keep
 from tests.arrays import (
     State,
     chunk_of,
@@ -30,6 +39,8 @@ from tests.arrays import (
     require_whole,
     save,
 )
+from tests.collecting import forget_branch
+from tests.packing import chunk, delta, write
 
 GOALS = get_args(Goal)
 
@@ -150,7 +161,7 @@ def test_one_small_pack_is_left_alone(empty: Repository) -> None:
 
 
 def test_small_packs_that_fit_no_other_are_left_alone(empty: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.repack.REWRITE_PACK_BYTES", 60_000)
+    monkeypatch.setattr("store.repack.hollow.REWRITE_PACK_BYTES", 60_000)
     for number in range(3):
         save(empty, {"w": noise(number, 10_000)})
     done = repack(empty, "consolidate")
@@ -223,7 +234,7 @@ def test_packs_are_replaced_a_few_at_a_time(
     repo: Repository, made: dict[CommitId, State], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Space is bounded: what is there at any time is what was, and one group."""
-    monkeypatch.setattr("store.repack.REWRITE_PACK_BYTES", 60_000)
+    monkeypatch.setattr("store.repack.hollow.REWRITE_PACK_BYTES", 60_000)
     before, most = pack_bytes(repo), 0
 
     def look(_what: str, _done: int, _total: int) -> None:
@@ -250,7 +261,7 @@ def test_progress_goes_to_the_end(repo: Repository) -> None:
 def test_it_may_be_interrupted_anywhere(
     repo: Repository, made: dict[CommitId, State], goal: Goal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.repack.REWRITE_PACK_BYTES", 60_000)
+    monkeypatch.setattr("store.repack.hollow.REWRITE_PACK_BYTES", 60_000)
     write, calls = repo.index.write, count()
     for last in range(0, 40, 7):
         seen = count()
@@ -275,7 +286,7 @@ def test_it_may_be_interrupted_anywhere(
 def test_readers_and_writers_go_on(
     repo: Repository, made: dict[CommitId, State], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.repack.REWRITE_PACK_BYTES", 60_000)
+    monkeypatch.setattr("store.repack.hollow.REWRITE_PACK_BYTES", 60_000)
     known = dict(made)
     errors: list[BaseException] = []
     over = threading.Event()
@@ -340,3 +351,98 @@ def test_a_store_that_needs_more_to_be_collected_is_left_alone(empty: Repository
     path.write_text(path.read_text().replace('"gc": [', '"gc": ["moonclip-9",'))
     with pytest.raises(Incompatible, match="moonclip-9"):
         repack(empty)
+
+
+# --- what only commits that are gone had ----------------------------------------------------------------------------
+
+
+def pruned_to_one(repo: Repository, share: float) -> tuple[CommitId, State]:
+    """A branch of which one commit is left, the last of a chain of deltas whose bases the others had."""
+    made: dict[CommitId, State] = {}
+    state: State = {"w": noise("chain", 20_000)}
+    for step in range(4):
+        saved = save(repo, state, step=step)
+        made[saved.commit] = state
+        state = {"w": drifted(state["w"], step, share)}
+    pruner = Pruner(repo)
+    pruner.apply(pruner.by_policy(Keep(last=1)))
+    collect(repo)
+    tip = list(made)[-1]
+    assert depths(repo, tip) > [0]
+    return tip, made[tip]
+
+
+def test_size_does_without_bases_that_only_pruned_commits_had(empty: Repository) -> None:
+    tip, state = pruned_to_one(empty, 0.6)
+    before = stats_of(empty)
+    assert before.base_bytes > before.chunk_stored_bytes
+    assert repack(empty, "size", dry_run=True).released_bytes == before.base_bytes
+    done = repack(empty, "size")
+    assert (done.encoded_count, done.released_bytes) == (1, before.base_bytes)
+    collect(empty)
+    repack(empty)
+    after = stats_of(empty)
+    assert (after.base_bytes, after.gc_bytes, after.repack_bytes, after.rest_bytes) == (0, 0, 0, 0)
+    assert after.pack_bytes < 0.85 * before.pack_bytes
+    assert depths(empty, tip) == [0]
+    require_whole(empty, {tip: state})
+
+
+def test_size_keeps_bases_of_pruned_commits_that_take_no_more(empty: Repository) -> None:
+    """A few elements changed: in full it would take as much as it does with all its bases."""
+    tip, state = pruned_to_one(empty, 0.001)
+    before = stats_of(empty)
+    done = repack(empty, "size")
+    assert (done.encoded_count, done.released_bytes) == (0, 0)
+    assert depths(empty, tip) > [0]
+    assert stats_of(empty).base_bytes == before.base_bytes > 0
+    require_whole(empty, {tip: state})
+
+
+def test_bases_that_two_lines_need_count_for_neither(empty: Repository) -> None:
+    first = Line(Element.INT8, 4, chunks=[chunk_id(b"a")])
+    second = Line(Element.INT8, 4, chunks=[chunk_id(b"b"), chunk_id(b"c")])
+    held = [chunk(b"x"), chunk(b"y"), delta(b"a", b"x", b"1"), delta(b"b", b"x", b"1"), delta(b"c", b"y", b"1")]
+    index_pack(empty, held)
+    assert released_bytes(empty, [first, second]) == [0, held[1].stored_bytes]
+
+
+@pytest.mark.parametrize(("doomed_count", "replaced_count"), [(150, 1), (50, 0)])
+def test_less_than_a_tenth_of_a_pack_is_held_in_vain(empty: Repository, doomed_count: int, replaced_count: int) -> None:
+    """It would be written anew for little."""
+    save(empty, {"stays": noise("stays", 1000 - doomed_count), "goes": noise("goes", doomed_count)}, branch="exp")
+    save(empty, {"stays": noise("stays", 1000 - doomed_count)})
+    repack(empty)
+    forget_branch(empty, "exp")
+    told = collect(empty)
+    assert told.freed_bytes == 0 < told.object_bytes
+    before = pack_bytes(empty)
+    summed = stats_of(empty)
+    done = repack(empty)
+    assert done.replaced_count == replaced_count
+    assert before - pack_bytes(empty) == told.repack_bytes == summed.repack_bytes
+    assert (told.repack_bytes > 0) == (replaced_count > 0)
+    assert summed.rest_bytes < 0.1 * summed.pack_bytes
+    assert (summed.rest_bytes > 0) == (replaced_count == 0)
+
+
+def test_copies_beside_the_one_that_is_read_are_taken_out(empty: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.repack.hollow.SMALL_PACK_BYTES", 0)  # they alone are the reason
+    state = {"w": noise("w", 3000)}
+    tip = save(empty, state).commit
+    place = empty.index.places(chunk_of(empty, tip, "w"))[0]
+    header, payload = empty.reader.stored(chunk_of(empty, tip, "w"), place.kind)
+    index_pack(empty, [seal(header, [payload]), chunk(b"beside")])
+    collect(empty)  # takes what nothing needs
+    summed = stats_of(empty)
+    assert summed.repack_bytes >= place.stored_bytes
+    repack(empty)
+    assert len(empty.index.places(chunk_of(empty, tip, "w"))) == 1
+    assert stats_of(empty).pack_bytes <= summed.pack_bytes - place.stored_bytes
+    require_whole(empty, {tip: state})
+
+
+def index_pack(repo: Repository, sealed: list[Sealed]) -> None:
+    """Publish a pack, and tell the index of it."""
+    table = write(repo.layout.packs, sealed)
+    adopt(repo, [table.id])

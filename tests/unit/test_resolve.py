@@ -197,7 +197,7 @@ def test_a_long_list_of_candidates_is_cut_in_the_message_only() -> None:
 def test_head_of_a_store_without_commits() -> None:
     with pytest.raises(NotFound, match="'HEAD': branch 'main' has no commit yet"):
         resolve(Commits({}), Refs({}, {}), "HEAD")
-    with pytest.raises(NotFound, match="has no commit yet; there are: chat, llama$"):
+    with pytest.raises(NotFound, match=r"has no commit yet; there are: chat, llama$"):
         resolve(Commits({1: []}), Refs({"branches/llama": 1, "branches/chat": 1, "tags/x": 1}, {}), "HEAD")
 
 

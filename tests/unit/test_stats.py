@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from store.errors import NotFound
+from store.gc import collect as gc
 from store.history.stats import Stats, collect
 from store.naming.refnames import branch_name
 from store.repository import Repository
 from store.saving.inputs import ItemInput, ValueInput
 from store.saving.saver import SaveRequest
+from store.upkeep.prune import Pruner
+from store.upkeep.retention import Keep
 from tests.arrays import Array, chunk_of, drifted, noise, pack_file, save
 
 ZEROS = Array("float32", (5000,), bytes(20_000))
@@ -33,11 +36,12 @@ def require_balance(stats: Stats) -> None:
         + stats.compression_saved_bytes
         + stats.chunk_stored_bytes
     )
-    assert stats.pack_bytes >= stats.chunk_stored_bytes + stats.tree_stored_bytes
+    beside_bytes = stats.base_bytes + stats.gc_bytes + stats.repack_bytes + stats.rest_bytes + stats.table_bytes
+    assert stats.pack_bytes == stats.chunk_stored_bytes + stats.tree_stored_bytes + beside_bytes
 
 
 def test_an_empty_store(repo: Repository) -> None:
-    assert collect(repo) == Stats(*[0] * 12)
+    assert collect(repo) == Stats(*[0] * 17)
 
 
 def test_one_commit(repo: Repository) -> None:
@@ -93,6 +97,24 @@ def test_only_what_is_reached_counts_but_all_packs(repo: Repository) -> None:
     after = collect(repo)
     assert (after.commit_count, after.tensor_bytes) == (alone.commit_count, alone.tensor_bytes)
     assert after.pack_bytes > alone.pack_bytes + 16_000
+    assert after.gc_bytes == gc(repo, dry_run=True).freed_bytes > 14_000
+
+
+def test_what_deltas_need_counts_as_bases(repo: Repository) -> None:
+    saved, array = None, noise("w", 3000)
+    for number in range(4):
+        saved = save(repo, {"w": array}, last=saved.last if saved else None)
+        array = drifted(array, number, share=0.1)
+    pruner = Pruner(repo)
+    pruner.apply(pruner.by_policy(Keep(last=1)))
+    told = collect(repo)
+    require_balance(told)
+    assert told.base_bytes > told.chunk_stored_bytes > 0
+    given_back = gc(repo).freed_bytes
+    after = collect(repo)
+    require_balance(after)
+    assert after.base_bytes == told.base_bytes
+    assert told.pack_bytes - after.pack_bytes == given_back
 
 
 def test_a_missing_chunk_is_named(repo: Repository) -> None:
