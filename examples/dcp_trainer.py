@@ -138,7 +138,7 @@ def main() -> None:
         scheduler.step()
         dist.all_reduce(loss := loss.detach())
         if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item().hex()}", flush=True)
+            print(f"step {step} loss {loss.item()}", flush=True)
         if step % 5 == 4:
             checkpointer.save(step)
     checkpointer.wait()

@@ -93,7 +93,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             scheduler.step()
-            print(f"step {step} loss {loss.item().hex()}", flush=True)
+            print(f"step {step} loss {loss.item()}", flush=True)
             if mgr.should_stop:
                 mgr.save_final(step, rng=True, deadline_s=30, **state)
                 break
