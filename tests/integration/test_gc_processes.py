@@ -4,6 +4,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,7 @@ def test_d1_d2_d3_a_writer_that_is_suspended_makes_a_whole_commit(
         again = collect(repo)
     assert done.object_count == (2 if point in ("named", "indexed") else 3)
     assert caplog.messages == []
-    assert again == Collected(is_dry_run=False)
+    assert replace(again, repack_bytes=0) == Collected(is_dry_run=False)
     commit = CommitId(ObjectId(bytes.fromhex(finished(writer))))
     assert repo.refs.read(branch_name("late")) == commit
     require_whole(repo, {commit: STATE})
