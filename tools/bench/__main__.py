@@ -28,7 +28,6 @@ def _peers(names: Sequence[str]) -> Callable[..., Any]:
 @click.group()
 def benches() -> None:
     """Measure, print a table, keep the figures as JSON under .cache/bench/results. Exit code 1 if a bar is missed."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was begun is removed
 
 
 @benches.command("save")
@@ -158,4 +157,5 @@ def _reported(measured: Callable[[], Bench]) -> bool:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was begun is removed
     benches(prog_name="python -m tools.bench")
