@@ -410,9 +410,9 @@ UPLOAD_PART_BYTES: Final = 16 * MIB
 """What is longer goes out in parts of this size, at least 5 MiB by S3's rules: what is sent anew if one of them fails.
 Half of it would take twice the requests, which are paid for."""
 
-UPLOAD_THREADS: Final = 5
+UPLOAD_THREADS: Final = 4
 """Parts of all uploads that go out at once: AWS gives each connection 85 MB/s. To a server on the same
-machine 4, 8 and 10 are alike."""
+machine 4, 8 and 10 are alike, and each takes the memory of a part and of what boto3 makes of it."""
 
 UPLOAD_PARTS_HELD: Final = UPLOAD_THREADS
 """Parts that are in memory: reading the next one takes a hundredth of the time that sending it does."""
