@@ -57,7 +57,8 @@ def main(directory: Path) -> None:
         train(root, is_seedable=is_seedable, seed=1, until=SAVED + 1)
         resumed = train(root, is_seedable=is_seedable, seed=2)
         assert resumed == {step: loss for step, loss in unbroken.items() if step > SAVED}, (unbroken, resumed)
-    print("done")
+    print("done", flush=True)
 
 
 main(Path(sys.argv[1]))
+os._exit(0)  # torch's own threads, of many groups, now and then abort an interpreter that ends

@@ -345,6 +345,8 @@ def main() -> None:
         dist.barrier()
     dist.destroy_process_group()
     print("done", flush=True)
+    if "in_background" not in what:  # which leaves processes to torch that it ends with this one
+        os._exit(0)  # torch's own threads, of many groups, now and then abort an interpreter that ends
 
 
 if __name__ == "__main__":

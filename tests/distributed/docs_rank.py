@@ -14,3 +14,4 @@ if __name__ == "__main__":
         os.environ["MASTER_PORT"] = port
         exec(compile(text, str(Path(name)), "exec"), {"__name__": "__main__"})
     print("done", flush=True)
+    os._exit(0)  # torch's own threads, of many groups, now and then abort an interpreter that ends

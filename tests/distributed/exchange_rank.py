@@ -3,6 +3,7 @@
 Run by ``test_exchange_gloo.py``: ``exchange_rank.py DIRECTORY RANK WORLD_SIZE``.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,9 @@ def main(directory: Path, rank: int, world_size: int) -> None:
     ranks_export(directory, rank, world_size)
     dist.barrier()
     dist.destroy_process_group()
-    print("done")
+    print("done", flush=True)
 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    os._exit(0)  # torch's own threads, of many groups, now and then abort an interpreter that ends

@@ -4,6 +4,7 @@ Run by ``test_load_gloo.py``: ``load_rank.py DIRECTORY RANK WORLD_SIZE``. The st
 ``states`` and ``trained``, so that every process knows what they hold.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
@@ -155,7 +156,7 @@ def main(directory: Path, rank: int, world_size: int) -> None:
     with CheckpointManager(directory / "store", world_size=1) as mgr:
         cells = load_states(mgr, world_size)
         load_models(mgr, world_size)
-    print(f"{cells} cells")
+    print(f"{cells} cells", flush=True)
     dist.destroy_process_group()
 
 
@@ -169,3 +170,4 @@ def trained(mgr: CheckpointManager) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    os._exit(0)  # torch's own threads, of many groups, now and then abort an interpreter that ends

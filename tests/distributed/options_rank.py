@@ -445,3 +445,4 @@ if __name__ == "__main__":
         globals()[what](Path(sys.argv[1]), rank, world_size)
     dist.destroy_process_group()
     print("done", flush=True)
+    os._exit(0)  # torch's own threads, of many groups, now and then abort an interpreter that ends

@@ -3,6 +3,7 @@
 ``parity_b_rank.py DIRECTORY RANK WORLD_SIZE``: every case of this module, one after another.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -177,8 +178,9 @@ def main(directory: Path, rank: int, world_size: int) -> None:
             dist.barrier()
     finally:
         dist.destroy_process_group()
-    print("done")
+    print("done", flush=True)
 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    os._exit(0)  # torch's own threads, of many groups, now and then abort an interpreter that ends
