@@ -5,11 +5,10 @@ from itertools import accumulate
 from math import prod
 from typing import Final, NamedTuple
 
-from store.format.chunking import tensor_cuts
 from store.format.dtypes import dtype
 from store.limits import KIB
 from store.saving.inputs import ItemInput, MadeInput
-from store.saving.likeness import likeness
+from store.saving.likeness import likeness, usual_cuts
 
 from .pairing import Key, Kind
 
@@ -80,11 +79,10 @@ def wanted_of(items: Iterable[ItemInput]) -> list[Wanted]:
 
 def cuts_of(given: MadeInput) -> tuple[int, ...]:
     """Where a save would cut a tensor."""
-    known = dtype(given.dtype)
-    like = None if given.like is None else likeness(known, given.shape, given.like)
     if given.cuts is not None:
         return given.cuts
-    return tensor_cuts(given.shape, known.item_bytes) if like is None else like.cuts(known, given.shape)
+    known = dtype(given.dtype)
+    return usual_cuts(known, given.shape, None if given.like is None else likeness(known, given.shape, given.like))
 
 
 def chunks_of(tensors: Iterable[Wanted]) -> Iterator[Spot]:

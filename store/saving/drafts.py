@@ -22,7 +22,7 @@ from ..ids import ChunkId, ObjectId
 from ..limits import GROUP_BYTES, GROUP_CHUNKS, MAX_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES
 from .bases import Base, Bases
 from .inputs import ContainerInput, Input, MadeInput, StoredInput, TensorInput, UnchangedInput, ValueInput
-from .likeness import Likeness, likeness
+from .likeness import Likeness, likeness, usual_cuts
 
 if TYPE_CHECKING:
     from ..codec.casting import Casting
@@ -261,7 +261,7 @@ def _made_draft(item: str, name: str, given: MadeInput, bases: Bases) -> Draft:
 
 def _made_cuts(what: str, given: MadeInput, known: Dtype, like: Likeness | None) -> tuple[int, ...]:
     if given.cuts is None:
-        return tensor_cuts(given.shape, known.item_bytes) if like is None else like.cuts(known, given.shape)
+        return usual_cuts(known, given.shape, like)
     size_bytes = prod(given.shape) * known.item_bytes
     if sum(given.cuts) != size_bytes:
         raise Incompatible(f"{what}: cuts of {sum(given.cuts)} bytes given for a tensor of {size_bytes}", name=what)

@@ -105,6 +105,11 @@ def likeness(known: Dtype, shape: tuple[int, ...], like: TensorEntry) -> Likenes
     return Likeness(runs, held.element, rows, shared_words) if runs and shared_words else None
 
 
+def usual_cuts(known: Dtype, shape: tuple[int, ...], like: Likeness | None) -> tuple[int, ...]:
+    """Where a tensor is cut unless somebody says so: as what it resembles, if that is of use."""
+    return tensor_cuts(shape, known.item_bytes) if like is None else like.cuts(known, shape)
+
+
 def _runs(like: TensorEntry, held: Element) -> list[Run]:
     """The stored tensor's chunks in C order; none if there are none in such an order."""
     pieces = sorted(like.pieces, key=lambda piece: piece.offsets[:1])
