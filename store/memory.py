@@ -1,15 +1,43 @@
-"""Comparing and copying buffers at memory speed, without the GIL."""
+"""Buffers: memory that is used again, and comparing and copying at memory speed, without the GIL."""
 
 import ctypes
+import mmap
+from contextlib import suppress
 from functools import cache
 from types import ModuleType
 
 from .forks import loading
-from .limits import HELD_COPY_BYTES, KIB
+from .limits import HELD_COPY_BYTES, KIB, MAX_CHUNK_BYTES
 
 _PROBE_BYTES = 4 * KIB
 _LINE_BYTES = 64
 _MIN_STREAM_BYTES = 64 * KIB
+_MIN_MAPPED_BYTES = 256 * KIB
+
+
+def fresh_pages(size_bytes: int) -> mmap.mmap:
+    """Fresh memory of zeros, aligned to pages. Raises OSError if there is none."""
+    # Private: Python's default is shared memory, in which a forked child would write over its parent's packs.
+    pages = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # where there are huge pages, the kernel clears 2 of them, not 1,024
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
+class Room:
+    """Memory that is used again: fresh memory costs page faults, and is in no cache. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(b"")
+
+    def of(self, size_bytes: int) -> memoryview:
+        """So many bytes, contents undefined. What was in here before is not valid any more."""
+        if len(self._memory) < size_bytes:
+            is_large = size_bytes >= _MIN_MAPPED_BYTES
+            self._memory = memoryview(
+                fresh_pages(max(size_bytes, MAX_CHUNK_BYTES)) if is_large else bytearray(size_bytes)
+            )
+        return self._memory[:size_bytes]
 
 
 def same_bytes(left: memoryview, right: memoryview) -> bool:

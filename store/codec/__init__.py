@@ -17,6 +17,7 @@ from ..forks import loading
 from ..format import whole
 from ..format.dtypes import Element
 from ..ids import Buffer
+from ..memory import Room
 
 if TYPE_CHECKING:
     from .casting import Casting
@@ -56,22 +57,6 @@ class Encoded(NamedTuple):  # made for every chunk, and a frozen dataclass takes
     size_bytes: int
     uses_base: bool
     viewed: bool = False
-
-
-class Room:
-    """Memory to encode into that is used again: fresh memory costs page faults, and is in no cache.
-
-    What was encoded into it is valid until something else is. For one thread at a time.
-    """
-
-    def __init__(self) -> None:
-        self._memory = bytearray()
-
-    def of(self, size_bytes: int) -> bytearray:
-        """At least so many bytes, contents undefined."""
-        if len(self._memory) < size_bytes:
-            self._memory = bytearray(size_bytes)
-        return self._memory
 
 
 def encode(

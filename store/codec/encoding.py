@@ -22,7 +22,8 @@ from ..kernels.estimating import NO_MAPPING, Candidates, Runs
 from ..kernels.mapping import COPY, DIFF, ORDERED_DIFF, ROTATE, XOR, Words
 from ..kernels.payloads import CODED_BODY, ENTRY_BYTES, IS_GROUPED, RAW_BODY, entry_of, payload_room
 from ..limits import KIB, MAX_GROUPED_WIDTH_BYTES, MIN_GROUP_BYTES, SAMPLE_WORDS
-from . import Encoded, Room, Transform, encode_blob, frames
+from ..memory import Room
+from . import Encoded, Transform, encode_blob, frames
 from .decoding import exponent_field
 from .payload import mapping_of
 from .words import words_of
@@ -75,7 +76,7 @@ def encode_words(raw: memoryview, element: Element, base: memoryview | None, roo
         return None
     out = room.of(payload_room(len(raw)))
     size_bytes = kernel.encode(words, other, candidates, plan, np.frombuffer(out, np.uint8))
-    return _smaller(_finished(_TRANSFORMS[mapping], memoryview(out)[:size_bytes], codes), raw)
+    return _smaller(_finished(_TRANSFORMS[mapping], out[:size_bytes], codes), raw)
 
 
 def gathered(words: Words) -> Words:

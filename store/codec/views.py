@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..errors import Corrupt
 from ..format.dtypes import Element
-from . import Room, narrowing
+from ..memory import Room
+from . import narrowing
 
 if TYPE_CHECKING:
     from .casting import Casting
@@ -83,7 +84,7 @@ def seen(base: memoryview, view: View, element: Element, raw_bytes: int) -> memo
     start, stop = (at * view.element.width_bytes for at in (view.first, view.first + word_count))
     if view.element == element:
         return base[start:stop]
-    out = memoryview(_thread.room.of(raw_bytes))[:raw_bytes]
+    out = _thread.room.of(raw_bytes)
     _cast(view.element, element).into(base[start:stop], 0, out)
     return out
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..ids import Buffer
 from ..limits import PAGE_BYTES, WRITE_BLOCK_BYTES, WRITE_BLOCK_COUNT
-from ..memory import copy_bytes
+from ..memory import copy_bytes, fresh_pages
 from .blockqueue import BlockQueue
 from .calls import Disk, naming
 
@@ -32,11 +32,7 @@ class BlockPool:
         try:
             return self._blocks.pop()
         except IndexError:
-            # Private: Python's default is shared memory, in which a forked child would write over its parent's packs.
-            block = mmap.mmap(-1, WRITE_BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            with suppress(AttributeError, OSError):  # where there are huge pages, the kernel pins 2 of them, not 1,024
-                block.madvise(mmap.MADV_HUGEPAGE)
-            return block
+            return fresh_pages(WRITE_BLOCK_BYTES)
 
     def give_back(self, blocks: Iterable[mmap.mmap]) -> None:
         """Keep blocks, that nobody writes from any more, for the next file; no more than one file needs."""

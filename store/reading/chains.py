@@ -15,6 +15,7 @@ from ..errors import Corrupt, NotFound
 from ..ids import ObjectId, PackId, short
 from ..index import Place
 from ..limits import KEPT_CHUNKS_BYTES, READ_RUN_BYTES
+from ..memory import Room
 from .decoding import decode_chunk
 from .packs import PackStore
 
@@ -89,23 +90,16 @@ class _Scratch(threading.local):
     """Memory of one thread that is used again for every chunk: fresh memory costs page faults, and is in no cache."""
 
     def __init__(self) -> None:
-        self.stored = bytearray()
-        self.decoded = (bytearray(), bytearray())
-        self.run = bytearray()
+        self.stored = Room()
+        self.decoded = (Room(), Room())
+        self.run = Room()
         self.ahead: _Ahead | None = None
-
-    def room_for_stored(self, size_bytes: int) -> memoryview:
-        if len(self.stored) < size_bytes:
-            self.stored = bytearray(size_bytes)
-        return memoryview(self.stored)[:size_bytes]
 
     def room_for_decoded(self, size_bytes: int) -> memoryview:
         """Not where the last decoded chunk is: that is the base of the next."""
         room, other = self.decoded
-        if len(room) < size_bytes:
-            room = bytearray(size_bytes)
         self.decoded = (other, room)
-        return memoryview(room)[:size_bytes]
+        return room.of(size_bytes)
 
 
 _scratch = _Scratch()
@@ -124,9 +118,7 @@ def read_ahead(packs: PackStore, chains: Sequence[Chain]) -> Iterator[None]:
     """
     first, last = chains[0][0].place, chains[-1][0].place
     size_bytes = last.offset + last.stored_bytes - first.offset
-    if len(_scratch.run) < size_bytes:
-        _scratch.run = bytearray(READ_RUN_BYTES)
-    data = memoryview(_scratch.run)[:size_bytes]
+    data = _scratch.run.of(READ_RUN_BYTES)[:size_bytes]
     with suppress(NotFound, Corrupt):
         packs.read_stretch(first.pack, first.offset, data)
         _scratch.ahead = _Ahead(first.pack, first.offset, data)
@@ -176,7 +168,7 @@ def _decode_link(
     place, ahead = link.place, _scratch.ahead
     data = None if ahead is None else ahead.of(place)
     if data is None:
-        header, payload = packs.read(place.pack, place.offset, place.stored_bytes, link.id, _scratch.room_for_stored)
+        header, payload = packs.read(place.pack, place.offset, place.stored_bytes, link.id, _scratch.stored.of)
     else:
         header, payload = packs.checked(data, place.pack, place.offset, link.id)
     if header.base != place.base:

@@ -12,12 +12,12 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
-from ..codec import Room
 from ..errors import Incompatible
 from ..format.dtypes import dtype
 from ..format.entries import Piece, TensorEntry, ValueEntry
 from ..ids import ChunkId, ObjectId, PackId
 from ..limits import PAGE_BYTES, READ_RUN_BYTES, STREAMED_CHUNK_BYTES
+from ..memory import Room
 from ..parallel import Threads
 from .boxes import plan_run
 from .chains import Chain, Kept
@@ -219,10 +219,8 @@ _thread = _Thread()
 
 def _read_chunk(reader: ObjectReader, read: ChunkRead, chain: Chain, kept: Kept, *, verify_hash: bool) -> None:
     first, *others = read.copies
-    if isinstance(first, ChunkCopy) and first.is_whole:
-        raw = first.out
-    else:
-        raw = memoryview(_thread.room.of(read.chunk_bytes))[: read.chunk_bytes]
+    room = _thread.room
+    raw = first.out if isinstance(first, ChunkCopy) and first.is_whole else room.of(read.chunk_bytes)
     streamed = first.is_whole and not others and len(raw) >= STREAMED_CHUNK_BYTES
     reader.chunk_into(read.chunk, raw, verify_hash=verify_hash, chain=chain, kept=kept, streamed=streamed)
     for copy in others if first.is_whole else read.copies:

@@ -12,13 +12,14 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..codec import Room, narrowing
+from ..codec import narrowing
 from ..codec.views import View
 from ..errors import NotUnchanged
 from ..format.casts import is_by_row
 from ..format.dtypes import dtype as dtype_of
 from ..format.entries import Entry, TensorEntry
 from ..ids import ChunkId, CommitId, TreeId
+from ..memory import Room
 from ..reading.reader import ObjectReader
 from .inputs import UnchangedInput
 from .likeness import LikeBase
@@ -128,7 +129,7 @@ class Bases:
             NotFound: the chunk, or a delta base of it, is nowhere.
             Corrupt: it has no intact copy, or another length.
         """
-        room = memoryview(_thread.room.of(size_bytes))[:size_bytes]
+        room = _thread.room.of(size_bytes)
         self._reader.chunk_into(chunk, room)
         return room
 
@@ -177,7 +178,7 @@ _thread = _Thread()
 
 def _cast_again(casting: "Casting", elements: memoryview, first: int) -> memoryview:
     size_bytes = len(elements) // casting.source_bytes * casting.target_bytes
-    room = memoryview(_thread.room.of(size_bytes))[:size_bytes]
+    room = _thread.room.of(size_bytes)
     casting.into(elements, first, room)
     return room
 

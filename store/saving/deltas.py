@@ -7,12 +7,13 @@ has to be read for that, which is done only where it will pay.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..codec import Encoded, Room, encode, encode_blob
+from ..codec import Encoded, encode, encode_blob
 from ..codec.views import View
 from ..errors import Corrupt, NotFound
 from ..ids import ChunkId, ObjectId
 from ..index import Place
 from ..limits import SAVE_CHAIN_DEPTH, SMALL_DELTA_SHARE
+from ..memory import Room
 from .bases import Base, Bases
 from .drafts import ChunkTask
 from .restarts import chain_below, older_base

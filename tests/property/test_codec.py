@@ -19,6 +19,7 @@ from store.format.dtypes import Element
 from store.format.whole import compress
 from store.kernels import reference
 from store.kernels.payloads import IS_GROUPED, entry_of
+from store.memory import Room
 from tests.vectors import plain_codec
 
 ELEMENTS = st.sampled_from(list(Element))
@@ -176,7 +177,7 @@ def test_damaged_payloads_raise_only_our_errors(data: st.DataObject) -> None:
 def test_a_room_is_used_again_and_memory_of_its_own_is_not() -> None:
     random = np.random.default_rng(8)
     chunks = [memoryview(as_words(random.standard_normal(9000), Element.FP32)) for _ in range(2)]
-    room = codec.Room()
+    room = Room()
     payloads = [codec.encode(chunk, Element.FP32, room=room).payload for chunk in chunks]
     alone = [b"".join(codec.encode(chunk, Element.FP32).payload) for chunk in chunks]
     assert b"".join(payloads[1]) == alone[1]
