@@ -1,28 +1,21 @@
 """Files of a commit as they were: a directory that was imported, byte for byte."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from store.beside.composed import Hashed
+from store.beside.composed import Hashed, Window
 from store.beside.files import ITEM, StoredFile, files_in
-from store.disk.blockqueue import BlockQueue
 from store.errors import Conflict, Incompatible, NotFound
 from store.format.objects import Commit
 from store.ids import ChunkId, short
-from store.limits import MIB
 from store.parallel import Threads
 from store.repository import Repository
 
 from .hub import INDEX, SINGLE
 from .outputs import Kind, require_free, require_inside, writing_into
-
-_WINDOW_BYTES: Final = 8 * MIB
-"""Read at once of one file: two chunks, and several files are written at once."""
-
-_AHEAD: Final = 2
-"""Windows of a file that are read before the first of them is hashed and written."""
+from .passing import MAX_PIECE_BYTES, pass_in_order
 
 _MAX_FILES: Final = 4
 """Written at once."""
@@ -54,7 +47,7 @@ def write(
         Corrupt: stored bytes are damaged, or make another file than was imported. What was there before is there still.
         OSError: a file could not be written.
 
-    Cost: some 40 MiB for each of up to four files at once.
+    Cost: 8 MiB and as much as that for each thread to read a file, 12 MiB to write it; of up to four files at once.
     """
     files = wanted_files(repo, commit, names)
     _require_legal(list(files))
@@ -172,28 +165,13 @@ def _pass_through(file: StoredFile, take: Callable[[memoryview], None]) -> None:
         return
     hashing = Hashed(file.path, file.composed)
 
+    def read(window: Window, out: memoryview) -> None:
+        file.contents.read_copies(file.parts.copies(window, out))  # in the thread that this is called in
+
     def hash_and_take(window: memoryview) -> None:
         hashing.update(window)
         take(window)
 
-    rooms: list[memoryview] = []
-
-    def room(size_bytes: int) -> memoryview:
-        return (rooms.pop() if rooms else memoryview(bytearray(_WINDOW_BYTES)))[:size_bytes]
-
-    windows = file.parts.windows(file.composed, _WINDOW_BYTES, room)
-    _run_ahead(windows, BlockQueue(hash_and_take, "moonclip-give"), rooms)
+    windows = list(file.parts.windows(file.composed, MAX_PIECE_BYTES))
+    pass_in_order(windows, file.contents.threads, read, hash_and_take)
     hashing.require_same()
-
-
-def _run_ahead(windows: Iterator[memoryview], queue: BlockQueue[memoryview], rooms: list[memoryview]) -> None:
-    """Read windows while those before are taken; no more than some at once, in memory that is used again."""
-    try:
-        for number, window in enumerate(windows):
-            if number >= _AHEAD:
-                rooms.append(memoryview(queue.get().obj))
-            queue.put(window)
-        queue.finish()
-    except BaseException:
-        queue.stop()
-        raise

@@ -8,7 +8,7 @@ Spec: docs/format.md §9.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import accumulate
@@ -89,12 +89,27 @@ def size_of(part: bytes | Run) -> int:
     return len(part) if isinstance(part, bytes) else part.stop - part.start
 
 
-def _new(size_bytes: int) -> memoryview:
-    return memoryview(bytearray(size_bytes))
+class Window(NamedTuple):
+    """A run of a file.
+
+    Attributes:
+        start: its first byte.
+        stop: one past the last.
+        parts: those that it has something of, each with where in the file it begins.
+    """
+
+    start: int
+    stop: int
+    parts: tuple[tuple[int, bytes | Run], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+        return self.stop - self.start
 
 
 class Parts:
-    """The content of composed files of one commit, a window at a time. Threads may share it.
+    """Where the content of composed files of one commit is, a window at a time. Threads may share it.
 
     Args:
         contents: the store.
@@ -138,22 +153,19 @@ class Parts:
                 found += entry.chunks if entry.inline is None else [chunk_id(entry.inline)]
         return tuple(found)
 
-    def windows(
-        self, composed: Composed, window_bytes: int, room: Callable[[int], memoryview] = _new
-    ) -> Iterator[memoryview]:
-        """A file's bytes in runs of at most ``window_bytes``. The hash is not compared.
+    def windows(self, composed: Composed, window_bytes: int) -> Iterator[Window]:
+        """A file as runs of at most ``window_bytes``, in order. Reads trees only.
 
-        They end where chunks end, where that is possible: one that lies in two windows would be decoded twice.
+        They end where chunks end, where that is possible: one that lies in two windows is decoded twice.
 
         Args:
             composed: the file.
-            window_bytes: the most that is read at once.
-            room: gives memory of some length for a window; all of it is written. It may be given again later.
+            window_bytes: the most that is to be read at once.
 
         Raises:
-            NotFound: the commit lacks an item, or a chunk is missing.
+            NotFound: the commit lacks an item.
             Pruned: an item is not here.
-            Corrupt: a tensor is not there, or not as long, or a chunk is damaged.
+            Corrupt: a tensor is not there, or not as long.
             ReadOnly: something would have to be fetched, and the store cannot be written from here.
             RemoteError: the remote failed that has it.
         """
@@ -166,11 +178,33 @@ class Parts:
             most = start + window_bytes
             nearest = bounds[bisect_right(bounds, most) - 1] if bounds[0] <= most else start
             stop = nearest if nearest > start else min(most, composed.size_bytes)
-            window = room(stop - start)
             first, last = bisect_right(starts, start) - 1, bisect_left(starts, stop)
-            self._fill(window, start, list(zip(starts[first:last], composed.parts[first:last], strict=True)))
-            yield window
+            yield Window(start, stop, tuple(zip(starts[first:last], composed.parts[first:last], strict=True)))
             start = stop
+
+    def copies(self, window: Window, out: memoryview) -> list[Copy]:
+        """What to read for a window. Its bytes that are no tensor's, or inline, are copied right here.
+
+        Args:
+            window: which.
+            out: memory of its length; all of it is written once that is read.
+
+        Raises:
+            NotFound: the commit lacks an item.
+            Pruned: an item is not here.
+            Corrupt: a tensor is not there, or not as long.
+            ReadOnly: something would have to be fetched, and the store cannot be written from here.
+            RemoteError: the remote failed that has it.
+        """
+        copies: list[Copy] = []
+        for part_start, part in window.parts:
+            low, high = max(window.start, part_start), min(window.stop, part_start + size_of(part))
+            place = out[low - window.start : high - window.start]
+            if isinstance(part, bytes):
+                place[:] = part[low - part_start : high - part_start]
+            elif place:
+                copies += plan_span(self._entry(part), part.start + low - part_start, place)
+        return copies
 
     def _ends(self, start: int, part: bytes | Run) -> Iterator[int]:
         """Where in a file a part that begins at ``start`` ends, and the chunks in it."""
@@ -180,18 +214,6 @@ class Parts:
                 ends = accumulate(entry.pieces[0].cuts)
                 yield from (start + end - part.start for end in ends if part.start < end < part.stop)
         yield start + size_of(part)
-
-    def _fill(self, window: memoryview, start: int, placed: Sequence[tuple[int, bytes | Run]]) -> None:
-        copies: list[Copy] = []
-        for part_start, part in placed:
-            low = max(start, part_start)
-            high = min(start + len(window), part_start + size_of(part))
-            out = window[low - start : high - start]
-            if isinstance(part, bytes):
-                out[:] = part[low - part_start : high - part_start]
-            elif out:
-                copies += plan_span(self._entry(part), part.start + low - part_start, out)
-        self._contents.read_copies(copies)
 
     def _entry(self, run: Run) -> TensorEntry:
         if run.item not in self._trees:

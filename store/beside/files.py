@@ -105,9 +105,15 @@ class StoredFile:
         """
         if self.composed is not None:
             self.parts.require(self.composed)
-            yield from hashed(self.path, self.composed, self.parts.windows(self.composed, window_bytes))
+            yield from hashed(self.path, self.composed, self._windows(self.composed, window_bytes))
             return
         yield memoryview(self._bytes())
+
+    def _windows(self, composed: Composed, window_bytes: int) -> Iterator[memoryview]:
+        for window in self.parts.windows(composed, window_bytes):
+            out = memoryview(bytearray(window.size_bytes))
+            self.contents.read_copies(self.parts.copies(window, out))
+            yield out
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, which is replaced if it exists. Raises as :meth:`read` does, and OSError."""
