@@ -25,11 +25,11 @@ _TIE: Final = 1.015
 stored against it is cheaper to read. Measured on real fine-tunes of some tens of steps: one that is tuned further is
 nearer to what it comes from than to the base of both by 2 to 5 %, and two of one base to that than to each other."""
 
-_LOOK_SPOTS: Final = 48
+_LOOK_SPOTS: Final = 24
 """Chunks by which the last decision is made, and savings are told."""
 
 
-_COMPARISONS: Final = 48
+_COMPARISONS: Final = 32
 """Chunks of other models that are read in a round, at most, but for one of each: what a search takes depends little on
 how many models there are. Of twelve real models the same bases were found with 32 as with 128."""
 

@@ -14,15 +14,16 @@ from store.format import values
 from store.format.chunking import blob_cuts
 from store.format.entries import Piece, TensorEntry
 from store.format.pack import OBJECT_HEADER_BYTES
+from store.format.values import Plain
 from store.ids import ChunkId, chunk_id
 from store.limits import MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES
 from store.parallel import Threads
 from store.repository import Repository
-from store.saving.inputs import ItemInput, MadeInput, ValueInput
+from store.saving.inputs import ItemInput, MadeInput, MadeValueInput, ValueInput
 
 from .choosing import Choice, Chooser
 from .expected import Forecast, Sum
-from .models import Model, Shelf, part_of
+from .models import Model, Run, Shelf, part_of
 from .pairing import Kind, against
 from .sampling import Sampler
 from .spots import Place, Spot, Wanted, chunks_of, cuts_of, spread, wanted_of
@@ -103,8 +104,8 @@ class Forecaster:
         estimate = sampler.alone(spots) if estimate is None else estimate
         return round(sum(chunk.size_bytes for chunk in new) - estimate.raw_bytes + estimate.against_bytes)
 
-    def _value(self, given: ValueInput) -> Sum:
-        encoded = values.encode(given.value)
+    def _value(self, value: Plain) -> Sum:
+        encoded = values.encode(value)
         if len(encoded) <= MAX_INLINE_VALUE_BYTES:
             return Sum(len(encoded), 0, encode_blob(encoded).size_bytes)
         cuts = blob_cuts(encoded)
@@ -132,8 +133,13 @@ def _tensors(items: Sequence[ItemInput]) -> Iterator[Wanted]:
                 yield Wanted((item.name, name), kind, given.make, cuts_of(given))
 
 
-def _values(items: Sequence[ItemInput]) -> Iterator[ValueInput]:
-    return (given for item in items for given in item.entries.values() if isinstance(given, ValueInput))
+def _values(items: Sequence[ItemInput]) -> Iterator[Plain]:
+    for item in items:
+        for given in item.entries.values():
+            if isinstance(given, MadeValueInput):
+                yield given.make()
+            elif isinstance(given, ValueInput):
+                yield given.value
 
 
 def _model(name: str, order: int, tensors: Sequence[Wanted], ids: _Ids) -> Model:
@@ -148,7 +154,8 @@ def _model(name: str, order: int, tensors: Sequence[Wanted], ids: _Ids) -> Model
             entries.setdefault(item, {})[own] = TensorEntry(0, *tensor.kind, (piece,))
             makes[chunks] = tensor.make
 
-    def read(entry: TensorEntry, start: int, out: memoryview) -> None:
-        out[:] = makes[entry.chunks](start, start + len(out))
+    def read(runs: Sequence[Run]) -> None:
+        for entry, start, out in runs:
+            out[:] = makes[entry.chunks](start, start + len(out))
 
     return Model(name, None, order, {item: part_of(held) for item, held in entries.items()}, read)

@@ -36,8 +36,11 @@ FURTHER_ENTRIES: Final = 32_768
 _LINE_COMMITS: Final = 1_025
 """How far back the line of a model is followed."""
 
-Read = Callable[[TensorEntry, int, memoryview], None]
-"""Reads a run of a tensor's bytes, from an offset on, into memory."""
+Run = tuple[TensorEntry, int, memoryview]
+"""Bytes of a tensor, from an offset on, and the memory that they belong in."""
+
+Read = Callable[[Sequence[Run]], None]
+"""Reads runs, what they have in common once."""
 
 Skeleton = tuple[tuple[str, tuple[tuple[str, Kind], ...]], ...]
 """Of each item its tensors' names, dtypes and shapes: what models of one architecture have in common."""
@@ -129,6 +132,7 @@ class Shelf:
         self._repo = repo
         self._left = further_entries
         self._parts: dict[TreeId, _Part] = {}
+        self._read = _reading(repo)
         self._seen: set[CommitId] = set()
         self._next: dict[CommitId, CommitRow] = {}
 
@@ -185,7 +189,7 @@ class Shelf:
         commit = self._repo.commit(row.id)
         items = expected_items(commit, self._repo.absences, row.id)
         parts = {item: self._part(tree) for item, tree in items.items()}
-        return Model(row.id.hex(), row.id, row.sequence, parts, _reading(self._repo))
+        return Model(row.id.hex(), row.id, row.sequence, parts, self._read)
 
     def _part(self, tree: TreeId) -> _Part:
         if tree not in self._parts:
@@ -197,8 +201,9 @@ class Shelf:
 def _reading(repo: Repository) -> Read:
     """Reads what is here, in the caller's thread: it may be one of the store's, and these must not wait for others."""
 
-    def read(entry: TensorEntry, start: int, out: memoryview) -> None:
-        execute(repo.reader, gather(plan_span(entry, start, out)), None, verify_hash=False)
+    def read(runs: Sequence[Run]) -> None:
+        copies = [copy for entry, start, out in runs for copy in plan_span(entry, start, out)]
+        execute(repo.reader, gather(copies), None, verify_hash=False)
 
     return read
 

@@ -8,22 +8,27 @@ another model has the same.
 import logging
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from store.codec.comparing import Sample, cast, expected_bytes, sample
 from store.errors import MoonclipError
 from store.format.dtypes import dtype
 from store.format.entries import TensorEntry
 from store.ids import ID_BYTES, ChunkId, chunk_id
+from store.limits import MIB, PAGE_BYTES
+from store.memory import Room
 from store.parallel import Threads
 
-from .models import Model
+from .models import Model, Run
 from .pairing import Key
 from .spots import Place, Spot
 
 _log = logging.getLogger(__name__)
+
+_BATCH_BYTES: Final = 8 * MIB
+"""Of models that a thread reads at once."""
 
 Pairs = Mapping[Key, TensorEntry]
 
@@ -86,6 +91,33 @@ _Job = tuple[Place, _Stretch]
 """A spot, and what of a model lies there. Models of a family share chunks, which are compared once."""
 
 
+class _Comparison(NamedTuple):
+    """A chunk that is wanted, beside what lies there in a model: the first of those that have the same there."""
+
+    spot: Spot
+    stretch: _Stretch
+    contender: Contender
+
+    @property
+    def job(self) -> _Job:
+        """What it finds the cost of."""
+        return self.spot.place, self.stretch
+
+    def run(self, out: memoryview) -> Run:
+        """What to read of the model, and into which memory."""
+        return self.contender.pairs[self.spot.tensor.key], self.stretch.start, out
+
+
+class _Thread(threading.local):
+    """Where a thread reads what models have."""
+
+    def __init__(self) -> None:
+        self.room = Room()
+
+
+_thread = _Thread()
+
+
 class Sampler:
     """Compares one model that is wanted with others. What was looked at is remembered.
 
@@ -111,13 +143,13 @@ class Sampler:
             OSError: it cannot be read.
         """
         self._threads.run(self._look, [spot for spot in spots if spot.place not in self._looks])
-        jobs: dict[_Job, tuple[Spot, Contender]] = {}
-        for contender in contenders:
-            for spot in spots:
+        comparisons: dict[_Job, _Comparison] = {}
+        for spot in spots:
+            for contender in contenders:
                 job = _job(spot, contender.pairs)
-                if job is not None and job not in self._costs:
-                    jobs[job] = spot, contender
-        self._threads.run(self._compare, [(job, *given) for job, given in jobs.items()])
+                if job is not None and job not in self._costs and job not in comparisons:
+                    comparisons[job] = _Comparison(spot, job[1], contender)
+        self._threads.run(self._compare, _batches(comparisons.values()))
         return [self._estimate(contender.pairs, spots) for contender in contenders]
 
     def alone(self, spots: Sequence[Spot]) -> Estimate:
@@ -149,22 +181,22 @@ class Sampler:
         with self._lock:
             self._looks[spot.place] = look
 
-    def _compare(self, given: tuple[_Job, Spot, Contender]) -> None:
-        job, spot, contender = given
-        try:
-            cost: int | None = self._cost(spot, job[1], contender)
-        except (MoonclipError, OSError) as error:
-            _log.info("%s is passed over: %s", contender.model.name, error)
-            cost = None
+    def _compare(self, batch: Sequence[_Comparison]) -> None:
+        costs: dict[_Job, int | None] = {}
+        unread: list[_Comparison] = []
+        for one in batch:
+            if one.stretch.is_chunk(self._looks[one.spot.place].id, one.spot):
+                costs[one.job] = ID_BYTES
+            else:
+                unread.append(one)
+        for one, base in zip(unread, _read(unread), strict=True):
+            costs[one.job] = None if base is None else self._cost(one, base)
         with self._lock:
-            self._costs[job] = cost
+            self._costs |= costs
 
-    def _cost(self, spot: Spot, stretch: _Stretch, contender: Contender) -> int:
+    def _cost(self, one: _Comparison, base: memoryview) -> int:
+        spot, stretch = one.spot, one.stretch
         look, kind = self._looks[spot.place], spot.tensor.kind
-        if stretch.is_chunk(look.id, spot):
-            return ID_BYTES
-        base = memoryview(bytearray(stretch.size_bytes))
-        contender.model.read(contender.pairs[spot.tensor.key], stretch.start, base)
         held = sample(base, dtype(stretch.dtype).element)
         if held is not None and stretch.dtype != kind.dtype:
             held = cast(held, stretch.dtype, kind.dtype)
@@ -180,6 +212,51 @@ class Sampler:
         """A sample of the beginning of a chunk: what the base has of it."""
         raw = spot.tensor.make(spot.start, spot.start + size_bytes)
         return sample(raw, dtype(spot.tensor.kind.dtype).element)
+
+
+def _batches(comparisons: Iterable[_Comparison]) -> Iterator[list[_Comparison]]:
+    """Comparisons of one spot with models that are read alike, in their order: most of these were stored against one.
+
+    No more of them at once than a thread should have in memory.
+    """
+    batch: list[_Comparison] = []
+    batch_bytes = 0
+    for one in comparisons:
+        batch_bytes += one.stretch.size_bytes
+        is_like = batch and (batch[0].spot, batch[0].contender.model.read) == (one.spot, one.contender.model.read)
+        if batch and (not is_like or batch_bytes > _BATCH_BYTES):
+            yield batch
+            batch, batch_bytes = [], one.stretch.size_bytes
+        batch.append(one)
+    if batch:
+        yield batch
+
+
+def _read(batch: Sequence[_Comparison]) -> list[memoryview | None]:
+    """What models have there, in memory of this thread; ``None`` of one that cannot be read."""
+    ends = list(accumulate((_aligned(one.stretch.size_bytes) for one in batch), initial=0))
+    room = _thread.room.of(ends[-1])
+    places = [room[start : start + one.stretch.size_bytes] for start, one in zip(ends, batch, strict=False)]
+    try:
+        if batch:
+            batch[0].contender.model.read([one.run(place) for one, place in zip(batch, places, strict=True)])
+    except (MoonclipError, OSError):
+        return [_read_one(one, place) for one, place in zip(batch, places, strict=True)]
+    return list(places)
+
+
+def _read_one(one: _Comparison, place: memoryview) -> memoryview | None:
+    model = one.contender.model
+    try:
+        model.read([one.run(place)])
+    except (MoonclipError, OSError) as error:
+        _log.info("%s is passed over: %s", model.name, error)
+        return None
+    return place
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def _job(spot: Spot, pairs: Pairs) -> _Job | None:

@@ -1,25 +1,26 @@
 """Which commits are looked at for a base, and what becomes of those that cannot be read."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
 
 from moonclip.cli.app import commands
-from moonclip.families import SEARCH, Found, How, against, base_for
+from moonclip.families import SEARCH, Found, How, against, base_for, models
 from moonclip.families.choosing import Chooser
 from moonclip.families.finding import searched
-from moonclip.families.models import Model, Shelf
+from moonclip.families.models import Model, Run, Shelf
 from moonclip.families.spots import wanted_of
 from store.errors import NotFound, Pruned
-from store.format.entries import TensorEntry
 from store.ids import CommitId, ObjectId
 from store.naming.refnames import branch_name, tag_name
 from store.reading.reader import ObjectReader
+from store.reading.retrieve import ChunkRead
 from store.remotes.pushing.push import push
 from store.remotes.remote import open_remote
 from store.repository import Repository
@@ -141,21 +142,40 @@ def test_a_search_reads_about_as_much_of_many_models_as_of_few(repo: Repository)
     reads: list[int] = []
 
     def counted(model: Model) -> Model:
-        def read(entry: TensorEntry, start: int, out: memoryview) -> None:
-            reads.append(len(out))
-            model.read(entry, start, out)
+        def read(runs: Sequence[Run]) -> None:
+            reads.extend(len(out) for _, _, out in runs)
+            model.read(runs)
 
         return replace(model, read=read)
 
-    models = [counted(model) for model in Shelf(repo).models()]
+    counted_models = [counted(model) for model in Shelf(repo).models()]
     told = {}
     for count in (3, 6, 12, 24):
         reads.clear()
-        assert Chooser(wanted_of(items_of(base)), repo.threads).nearest(models[:count]) is not None
+        assert Chooser(wanted_of(items_of(base)), repo.threads).nearest(counted_models[:count]) is not None
         told[count] = len(reads)
     assert told[12] <= 3 * 48
     assert told[24] <= 4 * 48
     assert told[3] <= 2 * 48
+
+
+def test_what_models_have_at_one_spot_is_read_at_once(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are stored against one base, which is decoded for all of them."""
+    base = save(repo, model(1), "base")
+    for seed in range(3):
+        repo.set_ref(branch_name(f"tuned{seed}"), None, base, "branch")
+        save(repo, moved(model(1), seed, by=1e-3), f"tuned{seed}", base)
+    counts: list[int] = []
+    execute = models.execute
+
+    def counting(reader: ObjectReader, reads: Sequence[ChunkRead], *given: Any, **named: Any) -> None:
+        counts.append(len(reads))
+        execute(reader, reads, *given, **named)
+
+    monkeypatch.setattr(models, "execute", counting)
+    assert search(repo, moved(model(1), 9)).commit == base
+    assert counts
+    assert set(counts) == {4}
 
 
 def test_what_a_run_stored_in_a_narrower_dtype_is_compared_as_it_is_stored(repo: Repository) -> None:
