@@ -1,7 +1,7 @@
 """``moonclip import``: checkpoints of other tools as a commit."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import click
 
 from store.disk.files import Files
 from store.ids import short
-from store.repository import DEFAULT_BRANCH, Repository
+from store.repository import DEFAULT_BRANCH
 
 from ..exchange.directories import Given
 from ..exchange.importing import Imported, Searching, Wanted, import_files, named_base
@@ -84,11 +84,13 @@ def import_(
     wanted = Wanted(sources, repo.refs.head() if branch is None else branch, message, step, named)
     with progress_bar(in_bytes=True) as progress:
         searching = Searching(repo, wanted)
-        given = _looked_at(repo, sources, progress, searching)
+        counter = None if progress is None else _Counter(progress, directory_bytes(sources))
+        told = (lambda _: None) if counter is None else counter.add
+        given = given_in(sources, Ranges(Files()), repo.threads, told, searching)
         size_bytes = tensor_bytes(given.items)
-        items = given.items
-        if progress is not None:
-            items = telling(items, _Counter(progress, "reading", size_bytes).add)
+        if counter is not None:
+            counter.expect(size_bytes)
+        items = given.items if counter is None else telling(given.items, counter.add)
         imported = import_files(repo, items, wanted, given.files, searching.found)
     if as_json:
         echo_json(_document(imported, wanted, given, size_bytes))
@@ -99,13 +101,6 @@ def import_(
         click.echo(f"kept {inline(each.name)} as it is: {inline(each.why)}", err=True)
     for each in given.skipped:
         click.echo(f"left out {inline(each.name)}: {inline(each.why)}", err=True)
-
-
-def _looked_at(repo: Repository, sources: Sequence[Source], progress: Progress | None, searching: Searching) -> Given:
-    told = None
-    if progress is not None:
-        told = _Counter(progress, "hashing", directory_bytes(sources)).add
-    return given_in(sources, Ranges(Files()), repo.threads, told, searching)
 
 
 def _document(imported: Imported, wanted: Wanted, given: Given, size_bytes: int) -> dict[str, Any]:
@@ -135,21 +130,25 @@ def _lines(imported: Imported, wanted: Wanted, given: Given, size_bytes: int) ->
         share = f", which saves an estimated {size(base.saved_bytes)} of {size(base.alone_bytes)}"
         yield f"base {short(base.commit)} ({found}){share if base.alone_bytes else ''}"
     if given.files:
-        file_bytes = sum(found.size_bytes for found in given.files)
+        file_bytes = sum(file.found.size_bytes for file in given.files)
         yield f"{counted(len(given.files), 'file')} of {size(file_bytes)} can be exported as they were"
 
 
 class _Counter:
-    """How much was read, told to a progress bar."""
+    """How much was read, told to a progress bar: files for their hashes, and their tensors to be stored."""
 
-    def __init__(self, progress: Progress, what: str, total_bytes: int) -> None:
+    def __init__(self, progress: Progress, total_bytes: int) -> None:
         self._progress = progress
-        self._what = what
         self._total_bytes = total_bytes
         self._done_bytes = 0
         self._lock = threading.Lock()
 
+    def expect(self, size_bytes: int) -> None:
+        """So many more are going to be read."""
+        self._total_bytes += size_bytes
+
     def add(self, size_bytes: int) -> None:
+        """So many more were read."""
         with self._lock:
             self._done_bytes += size_bytes
-            self._progress(self._what, min(self._done_bytes, self._total_bytes), self._total_bytes)
+            self._progress("reading", min(self._done_bytes, self._total_bytes), self._total_bytes)

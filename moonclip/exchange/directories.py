@@ -1,7 +1,8 @@
 """A model directory as items of one commit, from which every file of it can be given back byte for byte.
 
 Tensors become items, whatever files they lie in; the item ``files`` has a recipe for such a file and the bytes of a
-small one; any other large one lies in the item ``blobs``, and has a recipe of one part.
+small one; any other large one lies in the item ``blobs``, and has a recipe of one part. A recipe has the SHA-256 of its
+file, which takes longer to make than anything else here: it is made while tensors are stored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,20 +12,20 @@ from typing import Final
 
 from store.beside.composed import to_plain
 from store.beside.files import ITEM
-from store.disk.files import Files
+from store.disk.files import Files, ReadHandle
 from store.engine.placing import placed
 from store.errors import Corrupt, Incompatible
-from store.format.values import Plain
 from store.limits import KIB
 from store.parallel import Threads
-from store.saving.inputs import Input, ItemInput, MadeInput, ValueInput
+from store.saving.inputs import Input, ItemInput, MadeInput, MadeValueInput, ValueInput
 
 from ..families.spots import cuts_of
 from . import gguf, hub
 from .grouping import together
 from .listing import Found, Skipped, listed
 from .ranges import FileRange, Ranges
-from .recipes import Gap, Lying, Read, blob, composed, outlined, whole_of
+from .readings import KeptFile
+from .recipes import Gap, Lying, Read, Told, blob, composed, outlined, whole_of
 from .tensorfiles import SAFETENSORS, TORCH, read_files
 
 BLOBS: Final = "blobs"
@@ -37,9 +38,6 @@ _KNOWN: Final = frozenset({SAFETENSORS, GGUF, *TORCH})
 _MAX_SMALL_BYTES: Final = 64 * KIB
 """Of a file whose bytes are a value: one that is larger is cut, and read when its turn comes."""
 
-Told = Callable[[int], None]
-"""Told of so many more bytes that were read, in any thread."""
-
 Relate = Callable[[Sequence[ItemInput]], Sequence[ItemInput]]
 """Gives the items of tensors again, which say now what stored ones they resemble."""
 
@@ -50,13 +48,13 @@ class Given:
 
     Attributes:
         items: all that is to be stored.
-        files: files that are to come back byte for byte, as they were found.
+        files: files that are to come back byte for byte.
         kept: files of tensors that are kept as they are only, and why.
         skipped: what of a directory is not imported, and why.
     """
 
     items: list[ItemInput]
-    files: list[Found] = field(default_factory=list)
+    files: list[KeptFile] = field(default_factory=list)
     kept: list[Skipped] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
@@ -65,16 +63,16 @@ def read_directory(
     directory: Path,
     ranges: Ranges,
     threads: Threads | None = None,
-    told: Told | None = None,
+    told: Told = lambda _: None,
     relate: Relate | None = None,
 ) -> Given:
-    """Look at all files of a directory. Reads all of them once, for their SHA-256.
+    """Look at all files of a directory. Reads those that are small, or cut by their content: others are read later.
 
     Args:
         directory: the directory, or one file that is to be kept as in one.
         ranges: reads tensors and blobs once they are stored.
-        threads: read the files; ``None`` for the caller's thread.
-        told: told of so many more bytes that were read, in any thread.
+        threads: read files; ``None`` for the caller's thread.
+        told: told of so many more bytes of files that were read, now or later, in any thread.
         relate: called with the items of tensors before files are read, as they are cut as what they resemble; what it
             raises is raised.
 
@@ -85,7 +83,8 @@ def read_directory(
         Unsafe: an index names a file elsewhere.
         OSError: a file cannot be read.
 
-    Cost: the SHA-256 of all files, several at once; memory of all small files and of what lies between tensors.
+    Cost: the SHA-256 of what is read now, several files at once; memory of all small files. What is read later, by
+    whoever asks or by :func:`~.readings.reading_ahead`, takes the memory of what lies between tensors.
     """
     files, skipped = listed(directory, ranges.files)
     if not any(found.suffix in _KNOWN for found in files):
@@ -102,9 +101,11 @@ def read_directory(
     tensors = list(held.items.values())
     if relate is not None:
         tensors = list(relate(tensors))
-    reader = _Reader(ranges.files, outlines, _cuts(tensors), told or (lambda _: None))
-    reader.read_all(files, threads)
-    return Given([*tensors, *_items(files, reader, ranges)], reader.checked(files), kept, skipped)
+    cuts = _cuts(tensors)
+    returning = [_kept(found, outlines[found.name], cuts, ranges.files, told) for found in files]
+    blobs = [file for file in returning if file.has_recipe and outlines[file.name] is None]
+    items = [*tensors, *([_blobs(blobs, ranges, threads)] if blobs else []), _files(returning, ranges.files, told)]
+    return Given(items, returning, kept, skipped)
 
 
 def _require_shards(directory: Path, files: Files) -> None:
@@ -139,68 +140,65 @@ def _cuts(items: Sequence[ItemInput]) -> dict[tuple[str, str], tuple[int, ...]]:
     }
 
 
-class _Reader:
-    """Reads files, in any thread.
+def _kept(
+    found: Found,
+    outline: list[Gap | Lying] | None,
+    cuts: Mapping[tuple[str, str], tuple[int, ...]],
+    files: Files,
+    told: Told,
+) -> KeptFile:
+    """A file, and how it is read unless it is small."""
 
-    Attributes:
-        small: bytes of small files, by name.
-        read: what came of all others.
-    """
+    def read(also_told: Told) -> Read:
+        def told_both(size_bytes: int) -> None:
+            also_told(size_bytes)
+            told(size_bytes)
 
-    def __init__(
-        self,
-        files: Files,
-        outlines: Mapping[str, list[Gap | Lying] | None],
-        cuts: Mapping[tuple[str, str], tuple[int, ...]],
-        told: Told,
-    ) -> None:
-        self.small: dict[str, bytes] = {}
-        self.read: dict[str, Read] = {}
-        self._files = files
-        self._outlines = outlines
-        self._cuts = cuts
-        self._told = told
-
-    def read_all(self, files: Sequence[Found], threads: Threads | None) -> None:
-        """Read all of them, the largest first, so that threads end together."""
-        ordered = sorted(files, key=lambda found: -found.size_bytes)
-        if threads is not None:
-            threads.run(self._read_one, ordered)
-            return
-        for found in ordered:
-            self._read_one(found)
-
-    def checked(self, files: Sequence[Found]) -> list[Found]:
-        """Files with the ids of the chunks that were read of them."""
-        return [
-            found._replace(chunks=self.read[found.name].chunks) if found.name in self.read else found for found in files
-        ]
-
-    def content(self, found: Found) -> Plain:
-        """What the item of files holds of one."""
-        return to_plain(self.read[found.name].recipe) if found.name in self.read else self.small[found.name]
-
-    def _read_one(self, found: Found) -> None:
-        outline = self._outlines[found.name]
-        with self._files.open_read(found.path) as handle:
+        with files.open_read(found.path) as handle:
             if outline is not None:
-                self.read[found.name] = composed(outline, self._cuts, found, handle, self._told)
-            elif found.size_bytes <= _MAX_SMALL_BYTES:
-                self.small[found.name] = whole_of(found, handle, self._told)
-            else:
-                cuts = gguf.cuts(handle) if found.suffix == GGUF else None
-                self.read[found.name] = blob(BLOBS, cuts, found, handle, self._told)
+                return composed(outline, cuts, found, handle, told_both)
+            return blob(BLOBS, _known_cuts(found, handle), found, handle, told_both)
+
+    is_small = outline is None and found.size_bytes <= _MAX_SMALL_BYTES
+    return KeptFile(found, None if is_small else read)
 
 
-def _items(files: Sequence[Found], reader: _Reader, ranges: Ranges) -> list[ItemInput]:
-    blobs = {found.name: found for found in files if found.name in reader.read and reader.read[found.name].cuts}
+def _known_cuts(found: Found, handle: ReadHandle) -> tuple[int, ...] | None:
+    """Where a large file is cut, if that is not for its content to say."""
+    return gguf.cuts(handle) if found.suffix == GGUF else None
 
-    def blob_input(_name: str, position: int, found: Found) -> Input:
+
+def _blobs(files: Sequence[KeptFile], ranges: Ranges, threads: Threads | None) -> ItemInput:
+    """Large files that do not consist of tensors, as an item. Reads those that their content says where to cut."""
+    cuts: dict[str, tuple[int, ...]] = {}
+
+    def look(file: KeptFile) -> None:
+        with ranges.files.open_read(file.found.path) as handle:
+            known = _known_cuts(file.found, handle)
+        cuts[file.name] = file.read().cuts if known is None else known
+
+    def blob_input(_name: str, position: int, file: KeptFile) -> Input:
         def make(start: int, stop: int) -> memoryview:
-            return FileRange(found.path, start, stop - start).read(ranges.files)
+            return FileRange(file.found.path, start, stop - start).read(ranges.files)
 
-        return MadeInput(position, "uint8", (found.size_bytes,), make, reader.read[found.name].cuts)
+        return MadeInput(position, "uint8", (file.found.size_bytes,), make, cuts[file.name])
 
-    told = {found.name: reader.content(found) for found in files}
-    made = [placed(ITEM, told, lambda _name, position, value: ValueInput(position, value))]
-    return [placed(BLOBS, blobs, blob_input), *made] if blobs else made
+    ordered = sorted(files, key=lambda file: -file.found.size_bytes)  # so that threads end together
+    if threads is not None:
+        threads.run(look, ordered)
+    else:
+        for file in ordered:
+            look(file)
+    return placed(BLOBS, {file.name: file for file in files}, blob_input)
+
+
+def _files(kept: Sequence[KeptFile], files: Files, told: Told) -> ItemInput:
+    """All files as an item. Reads the small ones; recipes are made once tensors are stored."""
+
+    def content(_name: str, position: int, file: KeptFile) -> Input:
+        if file.has_recipe:
+            return MadeValueInput(position, lambda: to_plain(file.read().recipe))
+        with files.open_read(file.found.path) as handle:
+            return ValueInput(position, whole_of(file.found, handle, told))
+
+    return placed(ITEM, {file.name: file for file in kept}, content)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from store.errors import Corrupt
+from store.errors import Conflict, Corrupt
 from store.history.walks import first_parents
 from store.ids import CommitId
 from store.naming.refnames import branch_name
@@ -17,7 +17,8 @@ from store.saving.underway import saving
 from ..families import SEARCH, against, base_for
 from ..families import Found as Base
 from . import filesout
-from .listing import Found, require_unchanged
+from .listing import require_unchanged
+from .readings import KeptFile, reading_ahead
 from .sources import Source
 
 _NO_BASE: Final = "none"
@@ -62,7 +63,7 @@ def import_files(
     repo: Repository,
     items: Sequence[ItemInput],
     wanted: Wanted,
-    files: Sequence[Found] = (),
+    files: Sequence[KeptFile] = (),
     base: Base | None = None,
 ) -> Imported:
     """Commit what files hold, after what the branch holds now.
@@ -74,7 +75,8 @@ def import_files(
         repo: the store.
         items: as :func:`items_of` found them.
         wanted: where to commit them.
-        files: files that have to come back as they are, and must not have changed since they were looked at.
+        files: files that have to come back as they are, and must not have changed since they were looked at. They are
+            hashed while items are stored.
         base: what they come from, if that was found already.
 
     Raises:
@@ -102,16 +104,18 @@ def import_files(
         merged=() if base.commit is None or base.commit in _line(repo, tip) else (base.commit,),
     )
 
+    found = [file.found for file in files]
+
     def approve(commit: CommitId) -> None:
         if files:
-            filesout.verify(repo, repo.commit(commit), {found.name: found.chunks for found in files})
-        require_unchanged(files, repo.files)
+            filesout.verify(repo, repo.commit(commit), {file.name: file.chunks for file in files})
+        require_unchanged(found, repo.files)
 
-    with saving(repo.layout.root, repo.files, wanted.branch):
+    with saving(repo.layout.root, repo.files, wanted.branch), reading_ahead(files, repo.threads.count):
         try:
             saved = repo.save(request, approve)
-        except Corrupt:
-            require_unchanged(files, repo.files)  # which says more of why
+        except (Conflict, Corrupt):
+            require_unchanged(found, repo.files)  # which says more of why
             raise
     return Imported(saved.commit, base, saved.counts)
 

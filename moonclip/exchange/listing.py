@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 
 from store.disk.files import Files, Fingerprint
 from store.errors import Conflict, Incompatible
-from store.ids import ChunkId
 from store.layout import Layout
 
 _PASSED_OVER: Final = frozenset({".git", ".cache"})
@@ -28,14 +27,12 @@ class Found(NamedTuple):
         path: where it is; links are followed.
         size_bytes: its length.
         fingerprint: tells whether it was changed since.
-        chunks: ids of the chunks of the tensors that it consists of, in the order of the file, once it was read.
     """
 
     name: str
     path: Path
     size_bytes: int
     fingerprint: Fingerprint
-    chunks: tuple[ChunkId, ...] = ()
 
     @property
     def suffix(self) -> str:

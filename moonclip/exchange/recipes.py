@@ -18,6 +18,9 @@ _MAX_LITERAL_BYTES: Final = 64 * MIB
 
 _READ_BYTES: Final = 1 * MIB
 
+Told = Callable[[int], None]
+"""Told of so many more bytes that were read, in any thread."""
+
 
 class Lying(NamedTuple):
     """Where a tensor lies in a file.
@@ -93,7 +96,7 @@ def composed(
     cuts: Mapping[tuple[str, str], tuple[int, ...]],
     found: Found,
     handle: ReadHandle,
-    told: Callable[[int], None],
+    told: Told,
 ) -> Read:
     """The recipe of a file: reads all of it, for its SHA-256.
 
@@ -121,9 +124,7 @@ def composed(
     return Read(Composed(found.size_bytes, hashing.digest(), tuple(parts)), tuple(hashing.ids))
 
 
-def blob(
-    item: str, cuts: tuple[int, ...] | None, found: Found, handle: ReadHandle, told: Callable[[int], None]
-) -> Read:
+def blob(item: str, cuts: tuple[int, ...] | None, found: Found, handle: ReadHandle, told: Told) -> Read:
     """The recipe of a file that is one tensor of bytes: cut by its content, unless where to cut it is known.
 
     Args:
@@ -146,7 +147,7 @@ def blob(
     return Read(Composed(found.size_bytes, hashing.digest(), (run,)), tuple(hashing.ids), cuts)
 
 
-def whole_of(found: Found, handle: ReadHandle, told: Callable[[int], None]) -> bytes:
+def whole_of(found: Found, handle: ReadHandle, told: Told) -> bytes:
     """All bytes of a small file.
 
     Raises:
@@ -165,7 +166,7 @@ class _Hashing:
         ids: of the chunks so far.
     """
 
-    def __init__(self, found: Found, handle: ReadHandle, told: Callable[[int], None]) -> None:
+    def __init__(self, found: Found, handle: ReadHandle, told: Told) -> None:
         self.ids: list[ChunkId] = []
         self._found = found
         self._handle = handle

@@ -13,9 +13,10 @@ from store.parallel import Threads
 from store.saving.inputs import Input, ItemInput, MadeInput
 
 from . import hub
-from .directories import GGUF, Given, Relate, Told, read_directory
+from .directories import GGUF, Given, Relate, read_directory
 from .listing import listed
 from .ranges import Ranges
+from .recipes import Told
 from .requirements import require_torch
 from .tensorfiles import MODEL, SAFETENSORS, tensors_by_item
 
@@ -51,16 +52,16 @@ def given_in(
     sources: Sequence[Source],
     ranges: Ranges,
     threads: Threads | None = None,
-    told: Told | None = None,
+    told: Told = lambda _: None,
     relate: Relate | None = None,
 ) -> Given:
-    """What is in files, as items. Reads headers and values; all files of a model directory, for their SHA-256.
+    """What is in files, as items. Reads headers and values, and what is not cut as tensors are.
 
     Args:
         sources: the files.
         ranges: reads the tensors once they are stored.
         threads: read files of directories; ``None`` for the caller's thread.
-        told: told of so many more bytes of these that were read, in any thread.
+        told: told of so many more bytes of these that were read, now or later, in any thread.
         relate: called once with the items of tensors, before files are read; ``None`` if they resemble nothing.
 
     Raises:
@@ -89,9 +90,7 @@ def given_in(
     return given
 
 
-def _given_in(
-    source: Source, ranges: Ranges, threads: Threads | None, told: Told | None, relate: Relate | None
-) -> Given:
+def _given_in(source: Source, ranges: Ranges, threads: Threads | None, told: Told, relate: Relate | None) -> Given:
     if source.path.exists() and not (source.path.is_file() or source.path.is_dir()):
         raise Incompatible(f"{source.path} is no file, but a pipe, a socket or a device", path=str(source.path))
     if not _is_model(source):

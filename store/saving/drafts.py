@@ -21,7 +21,16 @@ from ..format.entries import ContainerEntry, Entry, Piece, TensorEntry, ValueEnt
 from ..ids import ChunkId, ObjectId
 from ..limits import GROUP_BYTES, GROUP_CHUNKS, MAX_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_INLINE_VALUE_BYTES
 from .bases import Base, Bases
-from .inputs import ContainerInput, Input, MadeInput, StoredInput, TensorInput, UnchangedInput, ValueInput
+from .inputs import (
+    ContainerInput,
+    Input,
+    MadeInput,
+    MadeValueInput,
+    StoredInput,
+    TensorInput,
+    UnchangedInput,
+    ValueInput,
+)
 from .likeness import Likeness, likeness, usual_cuts
 
 if TYPE_CHECKING:
@@ -133,7 +142,7 @@ class Draft(NamedTuple):
         given, chunks = self.given, tuple(self.ids)
         if self.kept is not None:
             return self.kept
-        assert not isinstance(given, StoredInput)
+        assert not isinstance(given, StoredInput | MadeValueInput)
         if isinstance(given, ContainerInput):
             return ContainerEntry(given.position, given.container, given.info)
         if isinstance(given, ValueInput):

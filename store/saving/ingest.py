@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
-from ..codec import Encoded, Room, encode_blob
+from ..codec import Encoded, encode_blob
 from ..format import trees
 from ..format.dtypes import Element
 from ..format.entries import Entry
@@ -20,16 +20,16 @@ from ..format.objects import Commit, Kind, TreeNode
 from ..format.pack import ObjectHeader, seal
 from ..ids import ChunkId, CommitId, ObjectId, TreeId, chunk_id
 from ..index import Place
-from ..memory import same_bytes
+from ..memory import Room, same_bytes
 from ..parallel import Threads
 from ..reading.closure import readable
 from .bases import Bases
 from .deltas import Deltas, Found
-from .drafts import CastTask, ChunkTask, Task, draft, groups
-from .inputs import ItemInput
+from .drafts import CastTask, ChunkTask, Draft, Task, draft, groups
+from .inputs import Input, ItemInput, MadeValueInput, ValueInput
 from .packseries import PackSeries
 from .phases import Laps, Phases
-from .scales import measured
+from .scales import Scales, measured
 
 _ALIGNMENT_BYTES = 64
 """Of what is cast: kernels want words where words belong, and lines of the cache are no worse."""
@@ -136,22 +136,32 @@ class Ingest:
         Raises:
             Incompatible: an unknown dtype, bytes that do not fit their shape, or a value that is not plain.
             OSError: writing failed.
+            BaseException: what making a value raises.
         """
         scales = measured(items, self._threads, self._phases)
         with self._phases.computing("plan"):
-            drafts = {
-                item.name: {
-                    name: draft(item.name, name, given, self._bases, scales.get((item.name, name), b""))
-                    for name, given in item.entries.items()
-                }
-                for item in items
-            }
-            tasks = [task for by_name in drafts.values() for planned in by_name.values() for task in planned.tasks]
-        self.store(tasks)
+            drafts = {item.name: self._drafts(item, scales) for item in items}
+        self._store_drafts(drafts)
+        made = {item.name: values for item in items if (values := _made_values(item))}
+        if made:
+            with self._phases.computing("plan"):
+                late = {name: self._drafts(ItemInput(name, values), {}) for name, values in made.items()}
+            self._store_drafts(late)
+            for name, by_name in late.items():
+                drafts[name] |= by_name
         with self._phases.computing("plan"):
             return {
                 item: {name: planned.entry() for name, planned in by_name.items()} for item, by_name in drafts.items()
             }
+
+    def _drafts(self, item: ItemInput, scales: Scales) -> dict[str, Draft]:
+        return {
+            name: draft(item.name, name, given, self._bases, scales.get((item.name, name), b""))
+            for name, given in item.entries.items()
+        }
+
+    def _store_drafts(self, drafts: Mapping[str, Mapping[str, Draft]]) -> None:
+        self.store([task for by_name in drafts.values() for planned in by_name.values() for task in planned.tasks])
 
     def store(self, tasks: Sequence[Task]) -> None:
         """Store chunks, whose ids go where the tasks say. Raises OSError when writing fails."""
@@ -264,6 +274,15 @@ class Ingest:
         return sealed.stored_bytes
 
 
+def _made_values(item: ItemInput) -> dict[str, Input]:
+    """The values of an item that had to wait for its tensors."""
+    return {
+        name: ValueInput(given.position, given.make())
+        for name, given in item.entries.items()
+        if isinstance(given, MadeValueInput)
+    }
+
+
 def _chunk_of(task: ChunkTask | CastTask) -> ChunkTask:
     return task.task if isinstance(task, CastTask) else task
 
@@ -276,7 +295,7 @@ def _equals_base(task: ChunkTask | CastTask) -> bool:
 def _cast(tasks: Sequence[ChunkTask | CastTask], unchanged: Sequence[bool]) -> list[ChunkTask | CastTask]:
     """Cast what has changed, into memory that is used again when this thread comes to the next group."""
     made: list[ChunkTask | CastTask] = []
-    room = memoryview(_thread.cast_room.of(sum(task.size_bytes + _ALIGNMENT_BYTES for task in tasks)))
+    room = _thread.cast_room.of(sum(task.size_bytes + _ALIGNMENT_BYTES for task in tasks))
     end = 0
     for task, is_unchanged in zip(tasks, unchanged, strict=True):
         if isinstance(task, CastTask) and not is_unchanged:

@@ -91,6 +91,18 @@ class ValueInput(NamedTuple):
     value: Plain
 
 
+class MadeValueInput(NamedTuple):
+    """A plain value that is made once all tensors of its save are stored: what takes long runs beside them.
+
+    Attributes:
+        position: its place among its siblings.
+        make: gives the value; called by the thread that saves, and again if a save has to be repeated.
+    """
+
+    position: int
+    make: Callable[[], Plain]
+
+
 class ContainerInput(NamedTuple):
     """A container with tensors below it, see ``store.format.entries.ContainerEntry``."""
 
@@ -99,7 +111,7 @@ class ContainerInput(NamedTuple):
     info: Plain = None
 
 
-Input = TensorInput | UnchangedInput | MadeInput | StoredInput | ValueInput | ContainerInput
+Input = TensorInput | UnchangedInput | MadeInput | StoredInput | ValueInput | MadeValueInput | ContainerInput
 
 
 class ItemInput(NamedTuple):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -171,10 +172,25 @@ def test_names_of_several_lines_stay_on_one(output: Out, run: Run, past: History
 
 
 def test_progress_is_told_in_bytes(run: Run, past: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a terminal would be told: the bar itself is another module's."""
+    """As a terminal would be told: the bar itself is another module's. Files are read for their hash, and stored."""
     told: list[tuple[str, int, int]] = []
-    counter = importing._Counter(lambda *each: told.append(each), "reading", 100)
-    for size_bytes in (30, 60, 60):  # a save that had to be repeated reads more than there is
+    monkeypatch.setattr(importing, "progress_bar", lambda **_: nullcontext(lambda *each: told.append(each)))
+    (tmp_path / "m").mkdir()
+    save_file({"w": torch.rand(50_000), "b": torch.rand(10)}, tmp_path / "m" / "model.safetensors")
+    assert run("import", "m").exit_code == 0
+    file_bytes = (tmp_path / "m" / "model.safetensors").stat().st_size
+    total_bytes = file_bytes + 50_010 * 4
+    assert {what for what, _, _ in told} == {"reading"}
+    assert told[-1][1:] == (total_bytes, total_bytes)
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+
+
+def test_no_more_is_told_than_there_is() -> None:
+    """A save that has to be repeated reads more."""
+    told: list[tuple[str, int, int]] = []
+    counter = importing._Counter(lambda *each: told.append(each), 60)
+    counter.expect(40)
+    for size_bytes in (30, 60, 60):
         counter.add(size_bytes)
     assert told == [("reading", 30, 100), ("reading", 90, 100), ("reading", 100, 100)]
 

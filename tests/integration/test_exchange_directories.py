@@ -1,6 +1,8 @@
 """Model directories: every file comes back byte for byte, whatever it is."""
 
+import errno
 import os
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ from store.beside.composed import Composed
 from store.beside.files import files_in
 from store.disk.files import Files
 from store.repository import Repository
-from store.saving.inputs import ItemInput
+from store.saving.inputs import Input, ItemInput, MadeInput
 from tests.modeldirs import awkward, digests, recipe
 
 Manager = CheckpointManager
@@ -332,9 +334,69 @@ def test_a_file_that_would_come_back_as_another_is_not_committed(tmp_path: Path,
     aged(directory / name)
     with Repository.init(tmp_path / "store") as repo:
         given = given_in(sources, Ranges(Files()))
+        hashed = [file.chunks for file in given.files]
+        assert any(hashed)
         altered_unseen(directory / name)
         with pytest.raises(Corrupt, match=r"does not have the SHA-256"):
             import_files(repo, given.items, Wanted(sources, "main"), given.files)
+        assert repo.refs.list() == {}
+
+
+def test_files_are_hashed_while_their_tensors_are_stored(tmp_path: Path, model: Path) -> None:
+    """Each of them waits for the other: nothing would come of one after the other."""
+    save_file({"a": torch.rand(30_000), "b": torch.rand(30_000)}, model / "model.safetensors")
+    aged(model / "model.safetensors")
+    begun, hashed = threading.Event(), threading.Event()
+
+    def told(_: int) -> None:
+        hashed.set()
+        assert begun.wait(60)
+
+    def waiting(given: Input) -> Input:
+        if not isinstance(given, MadeInput):
+            return given
+
+        def make(start: int, stop: int) -> memoryview:
+            begun.set()
+            assert hashed.wait(60)
+            return given.make(start, stop)
+
+        return given._replace(make=make)
+
+    sources = [Source(model)]
+    with Repository.init(tmp_path / "store") as repo:
+        given = given_in(sources, Ranges(Files()), told=told)
+        assert not hashed.is_set()
+        items = [item._replace(entries={n: waiting(each) for n, each in item.entries.items()}) for item in given.items]
+        commit = repo.commit(import_files(repo, items, Wanted(sources, "main"), given.files).commit)
+        written = filesout.write(tmp_path / "out", repo, commit)
+    assert list(written) == ["model.safetensors"]
+    assert digests(tmp_path / "out") == digests(model)
+
+
+def test_nothing_is_hashed_any_more_once_an_import_has_failed(tmp_path: Path, model: Path) -> None:
+    save_file({"a": torch.rand(30_000)}, model / "model.safetensors")
+    begun, failed = threading.Event(), threading.Event()
+
+    def told(_: int) -> None:
+        begun.set()
+        assert failed.wait(60)
+
+    def fail(_start: int, _stop: int) -> memoryview:
+        assert begun.wait(60)
+        failed.set()
+        raise OSError(errno.EIO, "the disk says no")
+
+    sources = [Source(model)]
+    with Repository.init(tmp_path / "store") as repo:
+        given = given_in(sources, Ranges(Files()), told=told)
+        tensors, files = given.items
+        entry = tensors.entries["a"]
+        assert isinstance(entry, MadeInput)
+        items = [tensors._replace(entries={**tensors.entries, "a": entry._replace(make=fail)}), files]
+        with pytest.raises(OSError, match="the disk says no"):
+            import_files(repo, items, Wanted(sources, "main"), given.files)
+        assert not [thread for thread in threading.enumerate() if thread.name == "moonclip-ahead"]
         assert repo.refs.list() == {}
 
 
@@ -371,7 +433,7 @@ def test_every_file_is_proven_by_the_chunks_that_were_hashed_with_it(tmp_path: P
                 directory in {grown, narrow}
             )
             made = import_files(repo, given.items, wanted, given.files, searching.found)
-            chunks = {found.name: found.chunks for found in given.files if found.chunks}
+            chunks = {file.name: file.chunks for file in given.files if file.chunks}
             stored = files_in(repo, repo.commit(made.commit)).values()
             assert chunks == {f.path: f.parts.chunks(f.composed) for f in stored if f.composed is not None}
 
@@ -382,7 +444,7 @@ def test_what_is_proven_is_not_read_again(tmp_path: Path, model: Path) -> None:
     with Repository.init(tmp_path / "store") as repo:
         given = given_in(sources, Ranges(Files()))
         commit = repo.commit(import_files(repo, given.items, Wanted(sources, "main"), given.files).commit)
-        chunks = {found.name: found.chunks for found in given.files}
+        chunks = {file.name: file.chunks for file in given.files}
         for pack in (tmp_path / "store" / "packs").rglob("*.pack"):
             pack.chmod(0o600)
             data = bytearray(pack.read_bytes())
