@@ -9,7 +9,8 @@ Spec: docs/format.md §2.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from io import BytesIO
+from typing import Any, Final
 
 import cbor2
 
@@ -124,14 +125,30 @@ def parse(data: Buffer, what: str, most_nodes: int | None = None) -> Node:
     if most_nodes is not None and len(data) > most_nodes:  # an item takes a byte at least
         _require_few(data, most_nodes, what)
     try:
-        return cbor2.loads(
-            data,
-            tag_hook=_refuse,
-            semantic_decoders=_NO_TAGS,
-            max_depth=MAX_NESTING,
-            allow_indefinite=False,
-            allow_duplicate_keys=False,
-        )
+        return cbor2.loads(data, max_depth=MAX_NESTING, **_SUBSET)
+    except Exception as error:
+        raise Corrupt(f"{what}: not canonical CBOR ({error})") from error
+
+
+def parse_part(data: bytes, at: int, depth: int, what: str) -> tuple[Node, int]:
+    """Decode what begins somewhere in an encoding, likewise.
+
+    Args:
+        data: the encoding.
+        at: where it begins.
+        depth: in how many lists and maps that is.
+        what: named in the error.
+
+    Returns:
+        What is there, and where it ends.
+
+    Raises:
+        Corrupt: as :func:`parse` raises it.
+    """
+    stream = BytesIO(data)
+    stream.seek(at)
+    try:
+        return cbor2.load(stream, max_depth=MAX_NESTING - depth, **_SUBSET), stream.tell()
     except Exception as error:
         raise Corrupt(f"{what}: not canonical CBOR ({error})") from error
 
@@ -159,6 +176,13 @@ def _refuse(*_: object) -> Node:
 
 _NO_TAGS = dict.fromkeys([*range(1024), 1004, 43000, 55799], _refuse)
 """The tags that the library decodes by itself, shared references among them, and room for those to come."""
+
+_SUBSET: Final[dict[str, Any]] = {
+    "tag_hook": _refuse,
+    "semantic_decoders": _NO_TAGS,
+    "allow_indefinite": False,
+    "allow_duplicate_keys": False,
+}
 
 
 def _ordered(node: Node, depth: int) -> Node:

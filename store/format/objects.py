@@ -70,9 +70,10 @@ class TreeNode:
         Raises:
             Corrupt: not the canonical encoding of a well-formed tree.
         """
-        entries = read_leaf(bytes(data))
-        if entries is not None:
-            return cls(entries)
+        leaf = read_leaf(bytes(data))
+        if leaf is not None:
+            entries, ties = leaf
+            return cls(entries, ties=ties)
         node = canonical.parse(data, what, MAX_TREE_NODES)
         tree: TreeNode = _build(what, lambda: _tree_from(node, what))
         _require_same(tree, data, what)
