@@ -6,8 +6,6 @@ Nothing but ``store.disk.files`` and what it is made of uses this module.
 import errno
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final, Self
@@ -109,15 +107,20 @@ def _syncs() -> bool:
     return False
 
 
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
+class naming:  # noqa: N801 - used as those of contextlib; made of a generator, it would take longer than a small read
     """Say which file an error concerns: calls that are given a descriptor know none."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)
-        raise
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(self._path)
 
 
 def write_all(disk: Disk, fd: int, data: Buffer) -> None:

@@ -159,9 +159,10 @@ def seal(header: ObjectHeader, payload: Sequence[Buffer]) -> Sealed:
     base = header.base or b""
     payload_bytes = sum(memoryview(part).nbytes for part in payload)
     stored_bytes = OBJECT_HEADER_BYTES + len(base) + payload_bytes
-    if fault := _fault(header, stored_bytes):
+    codes = _codes(header)
+    if fault := _fault(header, stored_bytes, codes):
         raise ValueError(f"object {header.id.hex()}: {fault}")
-    fields = _OBJECT.pack(OBJECT_MAGIC, _codes(header), header.raw_bytes, payload_bytes, header.id)
+    fields = _OBJECT.pack(OBJECT_MAGIC, codes, header.raw_bytes, payload_bytes, header.id)
     if stored_bytes <= HELD_COPY_BYTES:  # of small objects there are many, and each part costs a microsecond
         body = b"".join((base, *payload))
         checksum = xxh3_128_digest(fields + body)
@@ -196,7 +197,7 @@ def unseal(data: Buffer, what: str) -> tuple[ObjectHeader, memoryview]:
     _require(_checksum(fields, view[OBJECT_HEADER_BYTES:]) == checksum, what, "its checksum does not match its bytes")
     base = bytes(view[OBJECT_HEADER_BYTES:start]) or _NO_BASE
     header = _header_from(codes, raw_bytes, object_id, base, what)
-    _require_possible(header, len(view), what)
+    _require_possible(header, len(view), codes, what)
     return header, view[start:]
 
 
@@ -310,8 +311,8 @@ def _require(condition: object, what: str, why: str | None) -> None:
         raise Corrupt(f"{what}: {why}")
 
 
-def _require_possible(header: ObjectHeader, stored_bytes: int, what: str) -> None:
-    if fault := _fault(header, stored_bytes):
+def _require_possible(header: ObjectHeader, stored_bytes: int, codes: bytes, what: str) -> None:
+    if fault := _fault(header, stored_bytes, codes):
         sizes = f"{header.raw_bytes} bytes raw, {stored_bytes} stored"
         raise Corrupt(f"{what}: {fault} ({header.kind.name} {header.id.hex()}, {header.transform.name}, {sizes})")
 
@@ -353,7 +354,7 @@ def _entry_from(fields: tuple[Any, ...], what: str) -> TableEntry:
     codes, raw_bytes, stored_bytes, offset, object_id, base, checksum = fields
     header = _header_from(codes, raw_bytes, object_id, base, what)
     _require(header.base is not None or base == _NO_BASE, what, "a base, and a flag that says there is none")
-    _require_possible(header, stored_bytes, what)
+    _require_possible(header, stored_bytes, codes, what)
     return table_entry(Sealed(header, (), stored_bytes, checksum), offset)
 
 
@@ -361,7 +362,7 @@ def _max_raw_bytes(kind: Kind) -> int:
     return MAX_CHUNK_BYTES if kind is Kind.CHUNK else MAX_TREE_BYTES
 
 
-def _fault(header: ObjectHeader, stored_bytes: int) -> str | None:
+def _fault(header: ObjectHeader, stored_bytes: int, codes: bytes) -> str | None:
     """Why the format does not allow such an object, or ``None`` if it does. Payloads are the codec's to check."""
     raw_bytes, payload_bytes = header.raw_bytes, stored_bytes - OBJECT_HEADER_BYTES - (ID_BYTES if header.base else 0)
     if not 0 < raw_bytes <= _max_raw_bytes(header.kind):
@@ -372,4 +373,4 @@ def _fault(header: ObjectHeader, stored_bytes: int) -> str | None:
         return "raw length is no multiple of its element's"
     if header.transform is Transform.RAW and payload_bytes != raw_bytes:
         return "a raw payload of another length"
-    return "its own base" if header.base == header.id else fault_of(_codes(header))
+    return "its own base" if header.base == header.id else fault_of(codes)

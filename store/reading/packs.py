@@ -11,10 +11,11 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Self
 
 from .. import ids
 from ..disk.files import Files, Fingerprint, ReadHandle
@@ -173,7 +174,7 @@ class PackStore:
 
         Cost: one pread, one pass of xxh3.
         """
-        with self._located(pack_id, offset, expected_id) as what:
+        with _Located(pack_id, offset, expected_id) as what:
             if not 0 < stored_bytes <= pack.MAX_STORED_BYTES:
                 raise Corrupt(f"{what}: no object is {stored_bytes} bytes long")
             if room is None:
@@ -189,7 +190,7 @@ class PackStore:
 
     def read_stretch(self, pack_id: PackId, start: int, room: memoryview) -> None:
         """Read what lies in a pack from an offset on; nothing is checked. Raises as :meth:`read` does."""
-        with self._located(pack_id) as what:
+        with _Located(pack_id) as what:
             self._pread_into(pack_id, start, room, what)
 
     def checked(
@@ -211,8 +212,8 @@ class PackStore:
             if header.id == expected_id:
                 return header, payload
         # Again, with words for where it is: making them takes as long as checking a small object.
-        with self._located(pack_id, offset, expected_id) as what:
-            header, _ = pack.unseal(data, what)
+        with _Located(pack_id, offset, expected_id) as what:
+            header, _ = pack.unseal(data, str(what))
             raise Corrupt(f"{what}: object {header.id.hex()} lies there instead")
 
     def table(self, pack_id: PackId) -> PackTable:
@@ -227,7 +228,8 @@ class PackStore:
 
         Cost: three small reads, and about 10 µs an object.
         """
-        with self._located(pack_id) as what:
+        with _Located(pack_id) as located:
+            what = str(located)
             pack_bytes = self._handle(pack_id).size
             if pack_bytes < pack.HEADER_BYTES + pack.FOOTER_BYTES:
                 raise Corrupt(f"{what}: {pack_bytes} bytes are too few for a pack")
@@ -265,7 +267,7 @@ class PackStore:
         """Read an object that a table names, and check that both agree. Raises as :meth:`read` does."""
         header, payload = self.read(pack_id, entry.offset, entry.stored_bytes, entry.id)
         if header != entry.header:
-            with self._located(pack_id, entry.offset, entry.id) as what:
+            with _Located(pack_id, entry.offset, entry.id) as what:
                 raise Corrupt(f"{what}: its header differs from the pack's table")
         return header, payload
 
@@ -283,13 +285,13 @@ class PackStore:
         with self._guard():
             self._handles.clear()
 
-    def _pread(self, pack_id: PackId, offset: int, size_bytes: int, what: str) -> bytes:
+    def _pread(self, pack_id: PackId, offset: int, size_bytes: int, what: object) -> bytes:
         data = self._handle(pack_id).pread(offset, size_bytes)
         if len(data) < size_bytes:
             raise _cut_off(what, size_bytes - len(data))
         return data
 
-    def _pread_into(self, pack_id: PackId, offset: int, room: memoryview, what: str) -> memoryview:
+    def _pread_into(self, pack_id: PackId, offset: int, room: memoryview, what: object) -> memoryview:
         read_bytes = self._handle(pack_id).pread_into(offset, room)
         if read_bytes < len(room):
             raise _cut_off(what, len(room) - read_bytes)
@@ -338,26 +340,41 @@ class PackStore:
             path=str(pack_path(self._directory, pack_id)),
         )
 
-    @contextmanager
-    def _located(self, pack_id: PackId, offset: int | None = None, object_id: ObjectId | None = None) -> Iterator[str]:
-        """Words for where we are; errors raised inside get the same as details."""
-        what = f"pack {pack_id.hex()}"
-        where: dict[str, object] = {"pack": pack_id.hex()}
-        if offset is not None and object_id is not None:
-            what += f" at offset {offset}: object {object_id.hex()}"
-            where |= {"offset": offset, "object": object_id.hex()}
-        try:
-            yield what
-        except (Corrupt, Incompatible) as error:
-            error.details |= where
-            raise
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            raise Unreadable(f"{what}: it cannot be read ({error})", **where) from error
+
+class _Located:
+    """Words for where we are, put together where they are needed; errors raised inside get the same as details."""
+
+    __slots__ = ("_object_id", "_offset", "_pack_id")
+
+    def __init__(self, pack_id: PackId, offset: int | None = None, object_id: ObjectId | None = None) -> None:
+        self._pack_id = pack_id
+        self._offset = offset
+        self._object_id = object_id
+
+    def __str__(self) -> str:
+        what = f"pack {self._pack_id.hex()}"
+        if self._object_id is None:
+            return what
+        return f"{what} at offset {self._offset}: object {self._object_id.hex()}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Corrupt | Incompatible):
+            error.details |= self._details
+        elif isinstance(error, OSError) and error.errno == errno.EIO:
+            raise Unreadable(f"{self}: it cannot be read ({error})", **self._details) from error
+
+    @property
+    def _details(self) -> dict[str, object]:
+        where: dict[str, object] = {"pack": self._pack_id.hex()}
+        if self._object_id is not None:
+            where |= {"offset": self._offset, "object": self._object_id.hex()}
+        return where
 
 
-def _cut_off(what: str, missing_bytes: int) -> Corrupt:
+def _cut_off(what: object, missing_bytes: int) -> Corrupt:
     return Corrupt(f"{what}: the file ends {missing_bytes} bytes too early")
 
 
