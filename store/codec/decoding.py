@@ -3,6 +3,8 @@
 Spec: docs/format.md §5.
 """
 
+import struct
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,8 +12,11 @@ import numpy as np
 from .. import kernels
 from ..errors import Corrupt
 from ..format.dtypes import Element
+from ..kernels.choosing import MAX_WIDTH_BYTES
 from ..kernels.mapping import Bytes, Counts, Words
+from ..kernels.payloads import DECODED, ENTRY_BYTES, IS_GROUPED, RAW_BODY, UNKNOWN, entry_of
 from ..kernels.reference import KEYS
+from ..memory import Room, copy_bytes
 from . import Transform, frames
 from .payload import MIN_COLUMNS, Coding, Plane, mapping_of, row_count, unpack
 from .words import NO_CURSORS, NO_KEYS, scratch_keys, scratch_planes, words_of
@@ -53,13 +58,47 @@ def _decode_at_once(
     *,
     streamed: bool,
 ) -> bool:
-    """Let a kernel do all of it: one that does not know the payload says so, and has changed nothing."""
+    """Let a kernel do all of it but planes that it does not know: if it cannot, it has changed nothing."""
     if grouped and (base is None or not element.is_float):
         return False
     kernel, mapping = kernels.current(words.nbytes), mapping_of(transform, element)
-    stored, base_or_any = np.frombuffer(payload, np.uint8), base if base is not None else words
-    exponent = exponent_field(element)
-    return kernel.decode(stored, base_or_any, mapping, exponent, words, grouped=grouped, streamed=streamed)
+    base_or_any, exponent = base if base is not None else words, exponent_field(element)
+    for _ in range(element.width_bytes + 1):
+        stored = np.frombuffer(payload, np.uint8)
+        outcome = kernel.decode(stored, base_or_any, mapping, exponent, words, grouped=grouped, streamed=streamed)
+        if outcome < UNKNOWN:
+            return outcome == DECODED
+        payload = _with_raw(payload, element.width_bytes, outcome - UNKNOWN, len(words))
+    return False
+
+
+def _with_raw(payload: memoryview, width_bytes: int, number: int, word_count: int) -> memoryview:
+    """A payload with one plane as it is in place of a frame of zstd, in this thread's scratch.
+
+    Raises:
+        Corrupt: it is no such frame.
+    """
+    entries = struct.unpack_from(f"<{width_bytes}I", payload)
+    stop = len(payload) - sum(entry >> 3 for entry in entries[number + 1 :])
+    start = stop - (entries[number] >> 3)
+    plane_stop = start + word_count
+    out = _thread.rooms[number].of(plane_stop + len(payload) - stop)
+    copy_bytes(payload[:start], out[:start])
+    frames.restore(payload[start:stop], np.frombuffer(out[start:plane_stop], np.uint8))
+    copy_bytes(payload[stop:], out[plane_stop:])
+    entry = entry_of(RAW_BODY, entries[number] & IS_GROUPED, word_count)
+    struct.pack_into("<I", out, ENTRY_BYTES * number, entry)
+    return out
+
+
+class _Thread(threading.local):
+    """Where a thread puts payloads with raw planes: one for each plane, as there may be several in one payload."""
+
+    def __init__(self) -> None:
+        self.rooms = [Room() for _ in range(MAX_WIDTH_BYTES)]
+
+
+_thread = _Thread()
 
 
 def _decode_in_steps(

@@ -56,7 +56,7 @@ class Kernels(Protocol):
         *,
         grouped: bool,
         streamed: bool,
-    ) -> bool:
+    ) -> int:
         """Payload to chunk, if the kernels can."""
 
     def stream(self, target_at: int, source_at: int, size_bytes: int) -> None:

@@ -9,7 +9,7 @@ from .choosing import CODED, GROUPED, KEPT, MAPPING, MATCHED, PLAN_INTEGERS, PLA
 from .estimating import NO_MAPPING, Candidates, Runs
 from .interface import WIDTHS
 from .mapping import COPY, DIFF, ORDERED_DIFF, ROTATE, XOR, Counts, Words
-from .payloads import ENTRY_BYTES, IS_GROUPED, payload_room
+from .payloads import DECODED, ENTRY_BYTES, IS_GROUPED, payload_room
 from .reference import KEYS, STREAM_LINE_BYTES
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def _coded(kernels: "Kernels", words: Words, base: Words, candidates: Candidates
         room = np.zeros(words.nbytes + STREAM_LINE_BYTES, np.uint8)
         head = -room.ctypes.data % STREAM_LINE_BYTES
         back = room[head : head + words.nbytes].view(words.dtype)
-        is_told = kernels.decode(payload, base, mapping, exponent, back, grouped=grouped, streamed=streamed)
-        results.append(back if is_told else words)
+        outcome = kernels.decode(payload, base, mapping, exponent, back, grouped=grouped, streamed=streamed)
+        results.append(back if outcome == DECODED else words)
     return results
 
 

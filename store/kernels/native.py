@@ -117,7 +117,7 @@ class Native:
         *,
         grouped: bool,
         streamed: bool,
-    ) -> bool:
+    ) -> int:
         """Twin: :func:`store.kernels.reference.decode`."""
         scratch = self._scratch
         keys_at = scratch.room(words.size, words.itemsize)
@@ -126,7 +126,7 @@ class Native:
         how = (words.itemsize, words.size, mapping, grouped, *exponent, past_caches)
         call = self._functions["decode", 1]
         arguments = (_at(payload), payload.size, _at(base), *how, words_at)
-        return bool(call(*arguments, keys_at, scratch.planes, scratch.addresses))
+        return int(call(*arguments, keys_at, scratch.planes, scratch.addresses))
 
     def stream(self, target_at: int, source_at: int, size_bytes: int) -> None:
         """Twin: :func:`store.kernels.reference.stream`."""

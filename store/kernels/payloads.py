@@ -12,6 +12,10 @@ CONSTANT_BODY, RAW_BODY, CODED_BODY = 0, 1, 2
 
 IS_GROUPED: Final = 4
 
+REFUSED, DECODED, UNKNOWN = 0, 1, 2
+"""What a kernel makes of a payload: nothing, words, or nothing as long as one plane is as it is, whose number is added
+to the latter. It knows the bodies that kernels write."""
+
 
 def entry_of(coding: int, grouped: int, body_bytes: int) -> int:
     """A plane's entry.

@@ -22,7 +22,7 @@ from .estimating import Candidates
 from .estimating import choose as choose  # noqa: PLC0414 - one of the twins
 from .framing import compress, frame_room
 from .mapping import Bytes, Counts, Words, apply, revert
-from .payloads import CODED_BODY, CONSTANT_BODY, IS_GROUPED, RAW_BODY, entry_of
+from .payloads import CODED_BODY, CONSTANT_BODY, IS_GROUPED, RAW_BODY, REFUSED, entry_of
 
 KEYS: Final = 256
 """A group key is one byte."""
@@ -202,7 +202,7 @@ def decode(
     *,
     grouped: bool,
     streamed: bool,
-) -> bool:
+) -> int:
     """Decode a whole payload, if it is one that the kernels write: compiled ones spare much, and this never does it.
 
     Args:
@@ -215,13 +215,14 @@ def decode(
         streamed: write past the caches, because the words are not read soon.
 
     Returns:
-        Whether it did. If not, ``words`` are as they were, and the payload may be valid or not:
-        :mod:`store.codec.decoding` decodes it in steps, and is the twin.
+        ``DECODED`` if it did. If not, ``words`` are as they were, and the payload may be valid or not:
+        :mod:`store.codec.decoding` decodes it in steps, and is the twin. ``UNKNOWN`` and the number of a plane if that
+        has a body of another writer, or was compressed by its repeats: it may be given again with that plane raw.
 
     Cost: 0.3 ns a byte of a large chunk (compiled), no allocation beyond scratch for each thread, one release of the
     GIL.
     """
-    return False
+    return REFUSED
 
 
 def _body(plane: Bytes, code: int, ends: Counts) -> tuple[int, bytes]:

@@ -10,7 +10,7 @@ Rules and reasons are those of :mod:`store.kernels.source_words`; the payload is
 
 import numpy as np
 
-from .payloads import CODED_BODY, CONSTANT_BODY, ENTRY_BYTES, IS_GROUPED, RAW_BODY
+from .payloads import CODED_BODY, CONSTANT_BODY, DECODED, ENTRY_BYTES, IS_GROUPED, RAW_BODY, REFUSED, UNKNOWN
 from .pointers import (
     Pointer,
     behind,
@@ -37,6 +37,8 @@ from .source_words import exponent_keys, join_block, unmap_block
 
 _exponent_keys = inner(exponent_keys)
 
+_UNKNOWN = -2
+
 
 def decode(
     payload: Pointer,
@@ -56,8 +58,10 @@ def decode(
 ) -> int:
     """Twin: :func:`store.kernels.reference.decode`. For words of any width: most of it knows none, and is large."""
     grouped_planes = _read_planes(width_bytes, payload, payload_bytes, word_count, planes, scratch)
+    if grouped_planes <= _UNKNOWN:
+        return np.uint64(UNKNOWN + _UNKNOWN - grouped_planes)
     if grouped_planes < 0 or (grouped_planes > 0) != (grouped > 0):
-        return np.uint64(0)
+        return np.uint64(REFUSED)
     how = (word_count, mapping, first_bit, mask, grouped_planes, streamed)
     if width_bytes == 1:
         _put_together(planes, base, how, words, keys, scratch)
@@ -67,7 +71,7 @@ def decode(
         _put_together(planes, fours_at(base), how, fours_at(words), keys, scratch)
     else:
         _put_together(planes, eights_at(base), how, eights_at(words), keys, scratch)
-    return np.uint64(1)
+    return np.uint64(DECODED)
 
 
 @inner
@@ -115,14 +119,19 @@ def _put_past_caches(source: Pointer, size_bytes: int, target: Pointer) -> None:
 def _read_planes(
     width: int, payload: Pointer, payload_bytes: int, word_count: int, planes: Pointer, scratch: Pointer
 ) -> int:
-    """Find or decode all planes; return which are in group order, or -1 if the payload is refused."""
-    grouped_planes, start = 0, ENTRY_BYTES * width
-    if payload_bytes < start:
+    """Find or decode all planes; return which are in group order, or -1 if the payload is refused.
+
+    From the last on: what is a delta has the longest repeats there, and so a body that is not known, and then nothing
+    was decoded in vain. The number of such a plane is taken from -2.
+    """
+    grouped_planes, stop = 0, payload_bytes
+    if payload_bytes < ENTRY_BYTES * width:
         return -1
-    for number in range(width):
+    for back in range(1, width + 1):
+        number = width - back
         entry = np.int64(load_cell(payload, ENTRY_BYTES * number))
-        coding, is_grouped, stop = entry & 3, entry & IS_GROUPED, start + (entry >> 3)
-        if stop > payload_bytes:
+        coding, is_grouped, start = entry & 3, entry & IS_GROUPED, stop - (entry >> 3)
+        if start < ENTRY_BYTES * width:
             return -1
         plane = planes[number] = planes[ASIDE + number]
         if coding == CONSTANT_BODY:
@@ -133,8 +142,10 @@ def _read_planes(
             if stop - start != word_count:
                 return -1
             planes[number] = behind(payload, start)
-        elif coding != CODED_BODY or not read_frame(payload, start, stop, plane, word_count, scratch):
+        elif coding != CODED_BODY:
             return -1
+        elif not read_frame(payload, start, stop, plane, word_count, scratch):
+            return _UNKNOWN - number
         grouped_planes |= np.int64(is_grouped > 0) << number
-        start = stop
-    return grouped_planes if start == payload_bytes else -1
+        stop = start
+    return grouped_planes if stop == ENTRY_BYTES * width else -1

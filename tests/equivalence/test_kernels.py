@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import codec, kernels
+from store.codec import decoding, frames
+from store.codec.payload import Coding, unpack
+from store.errors import Corrupt
 from store.format.dtypes import Element
 from store.kernels import exercise, reference
 from store.kernels.choosing import CODED, GROUPED, KEPT, MAPPING, MATCHED, PLAN_INTEGERS, PLANES
 from store.kernels.estimating import NO_MAPPING, Candidates, Runs
 from store.kernels.framing import BLOCK_BYTES, compress, frame_room
 from store.kernels.mapping import COPY, DIFF, ORDERED_DIFF, ROTATE, XOR
-from store.kernels.payloads import CODED_BODY, ENTRY_BYTES, payload_room
+from store.kernels.payloads import CODED_BODY, ENTRY_BYTES, IS_GROUPED, entry_of, payload_room
 
 WIDTHS = st.sampled_from([1, 2, 4, 8])
 MAPPINGS = st.sampled_from([COPY, ROTATE, XOR, DIFF, ORDERED_DIFF])
@@ -258,6 +261,65 @@ def test_memory_at_any_address_comes_back(compiled: kernels.Kernels, offset: int
             used = other if encoded.uses_base else None
             codec.decode(encoded.transform, encoded.grouped, element, payload, len(raw), used, out)
             assert out == raw
+
+
+def with_frames_of_zstd(payload: bytes, planes: list[bytes], others: set[int]) -> bytes:
+    """A payload in which zstd compressed some of the planes."""
+    entries = list(struct.unpack_from(f"<{len(planes)}I", payload))
+    at, bodies = ENTRY_BYTES * len(planes), []
+    for number, entry in enumerate(entries):
+        body, at = payload[at : at + (entry >> 3)], at + (entry >> 3)
+        if number in others:
+            body = zstandard.ZstdCompressor(level=3).compress(planes[number])
+            entries[number] = entry_of(CODED_BODY, entry & IS_GROUPED, len(body))
+        bodies.append(body)
+    return struct.pack(f"<{len(planes)}I", *entries) + b"".join(bodies)
+
+
+def raw_planes(payload: bytes, width: int, count: int) -> list[bytes]:
+    _, stored = unpack(memoryview(payload), width, has_context=False)
+    found = []
+    for plane in stored:
+        room = np.zeros(count, np.uint8)
+        if plane.coding == Coding.ZSTD:
+            frames.restore(memoryview(plane.body[0]), room)
+        else:
+            room[:] = np.frombuffer(plane.body[0], np.uint8)
+        found.append(room.tobytes())
+    return found
+
+
+@pytest.mark.parametrize("element", [Element.FP16, Element.FP32, Element.FP64], ids=lambda element: element.name)
+def test_planes_that_zstd_compressed_are_restored_and_all_else_is_decoded_at_once(
+    compiled: kernels.Kernels, element: Element, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with long repeats comes beside one that a kernel coded, in most deltas of bfloat16."""
+    width, raw, base = element.width_bytes, *drifting(element, 64 * 1024 * element.width_bytes, 9)
+    monkeypatch.setattr(kernels._loader, "chosen", compiled)
+    monkeypatch.delattr(decoding, "_decode_in_steps")
+    encoded = codec.encode(raw, element, base)
+    assert encoded.uses_base
+    payload = b"".join(encoded.payload)
+    planes = raw_planes(payload, width, len(raw) // width)
+    for others in (set[int](), {0}, {width - 1}, {0, width - 1}, set(range(width))):
+        other = with_frames_of_zstd(payload, planes, others)
+        assert (other != payload) == bool(others)
+        out = memoryview(bytearray(len(raw)))
+        codec.decode(encoded.transform, encoded.grouped, element, memoryview(other), len(raw), base, out)
+        assert out == raw
+
+
+def test_a_plane_of_zstd_that_is_damaged_is_refused_and_nothing_is_written(compiled: kernels.Kernels) -> None:
+    raw, base = drifting(Element.FP32, 256 * 1024, 10)
+    encoded = codec.encode(raw, Element.FP32, base)
+    payload = b"".join(encoded.payload)
+    planes = raw_planes(payload, 4, len(raw) // 4)
+    for damaged in (planes[3][:-1], planes[3] + b"\0"):
+        other = with_frames_of_zstd(payload, [*planes[:3], damaged], {3})
+        out = memoryview(bytearray(len(raw)))
+        with pytest.raises(Corrupt, match="byte plane"):
+            codec.decode(encoded.transform, encoded.grouped, Element.FP32, memoryview(other), len(raw), base, out)
+        assert out == bytes(len(raw))
 
 
 def test_exercise_reaches_every_mapping_and_width() -> None:
