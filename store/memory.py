@@ -13,6 +13,7 @@ _PROBE_BYTES = 4 * KIB
 _LINE_BYTES = 64
 _MIN_STREAM_BYTES = 64 * KIB
 _MIN_MAPPED_BYTES = 256 * KIB
+"""Of a room: less is not worth pages of its own."""
 
 
 def fresh_pages(size_bytes: int) -> mmap.mmap:
@@ -31,13 +32,23 @@ class Room:
         self._memory = memoryview(b"")
 
     def of(self, size_bytes: int) -> memoryview:
-        """So many bytes, contents undefined. What was in here before is not valid any more."""
+        """So many bytes, contents undefined. What was in here before is not valid any more.
+
+        Raises:
+            MemoryError: there are not so many.
+        """
         if len(self._memory) < size_bytes:
-            is_large = size_bytes >= _MIN_MAPPED_BYTES
-            self._memory = memoryview(
-                fresh_pages(max(size_bytes, MAX_CHUNK_BYTES)) if is_large else bytearray(size_bytes)
-            )
+            self._memory = _fresh(size_bytes)
         return self._memory[:size_bytes]
+
+
+def _fresh(size_bytes: int) -> memoryview:
+    if size_bytes < _MIN_MAPPED_BYTES:
+        return memoryview(bytearray(size_bytes))
+    try:
+        return memoryview(fresh_pages(max(size_bytes, MAX_CHUNK_BYTES)))
+    except OSError as error:  # which would read as if a file could not be read
+        raise MemoryError(f"no memory for {size_bytes} bytes ({error})") from error
 
 
 def same_bytes(left: memoryview, right: memoryview) -> bool:

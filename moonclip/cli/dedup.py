@@ -16,6 +16,7 @@ from store.parallel import Threads, default_thread_count
 from store.repository import Repository
 
 from ..exchange.ranges import Ranges
+from ..exchange.readings import reading_ahead
 from ..exchange.sources import Source, given_in
 from ..families.expected import Forecast, total
 from ..families.folders import models_in
@@ -71,8 +72,9 @@ def _forecast(
             if progress is not None:
                 progress("models", number, len(models))
             try:
-                items = given_in([Source(path)], Ranges(Files()), threads).items
-                forecasts.append(forecaster.add(str(path), items))
+                given = given_in([Source(path)], Ranges(Files()), threads)
+                with reading_ahead(given.files, threads.count):
+                    forecasts.append(forecaster.add(str(path), given.items))
             except (MoonclipError, OSError) as error:
                 if len(models) == 1:
                     raise

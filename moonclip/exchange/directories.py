@@ -24,7 +24,7 @@ from . import gguf, hub
 from .grouping import together
 from .listing import Found, Skipped, listed
 from .ranges import FileRange, Ranges
-from .readings import KeptFile
+from .readings import KeptFile, reading_ahead
 from .recipes import Gap, Lying, Read, Told, blob, composed, outlined, whole_of
 from .tensorfiles import SAFETENSORS, TORCH, read_files
 
@@ -111,9 +111,9 @@ def read_directory(
 def _require_shards(directory: Path, files: Files) -> None:
     """Refuse a directory that lacks files which its index names: they were not downloaded."""
     index = directory / hub.INDEX
-    if not index.exists() or (directory / hub.SINGLE).exists():
+    if not index.is_file() or (directory / hub.SINGLE).is_file():
         return
-    lacking = sorted({name for name in hub.weight_map(index, files).values() if not (directory / name).exists()})
+    lacking = sorted({name for name in hub.weight_map(index, files).values() if not (directory / name).is_file()})
     if lacking:
         raise Corrupt(
             f"{directory} has no {lacking[0]}, as {hub.INDEX} says; was all of it downloaded?", path=str(directory)
@@ -165,17 +165,12 @@ def _kept(
 
 def _known_cuts(found: Found, handle: ReadHandle) -> tuple[int, ...] | None:
     """Where a large file is cut, if that is not for its content to say."""
-    return gguf.cuts(handle) if found.suffix == GGUF else None
+    return gguf.cuts(handle, found.size_bytes) if found.suffix == GGUF else None
 
 
 def _blobs(files: Sequence[KeptFile], ranges: Ranges, threads: Threads | None) -> ItemInput:
     """Large files that do not consist of tensors, as an item. Reads those that their content says where to cut."""
     cuts: dict[str, tuple[int, ...]] = {}
-
-    def look(file: KeptFile) -> None:
-        with ranges.files.open_read(file.found.path) as handle:
-            known = _known_cuts(file.found, handle)
-        cuts[file.name] = file.read().cuts if known is None else known
 
     def blob_input(_name: str, position: int, file: KeptFile) -> Input:
         def make(start: int, stop: int) -> memoryview:
@@ -183,12 +178,18 @@ def _blobs(files: Sequence[KeptFile], ranges: Ranges, threads: Threads | None) -
 
         return MadeInput(position, "uint8", (file.found.size_bytes,), make, cuts[file.name])
 
-    ordered = sorted(files, key=lambda file: -file.found.size_bytes)  # so that threads end together
-    if threads is not None:
-        threads.run(look, ordered)
-    else:
-        for file in ordered:
-            look(file)
+    unknown: list[KeptFile] = []
+    for file in files:
+        with ranges.files.open_read(file.found.path) as handle:
+            known = _known_cuts(file.found, handle)
+        if known is None:
+            unknown.append(file)
+        else:
+            cuts[file.name] = known
+    thread_count = 0 if threads is None else threads.count
+    with reading_ahead(unknown, thread_count, most=thread_count):
+        for file in unknown:
+            cuts[file.name] = file.read().cuts
     return placed(BLOBS, {file.name: file for file in files}, blob_input)
 
 

@@ -10,9 +10,9 @@ from store.beside.files import ITEM, StoredFile, files_in
 from store.errors import Conflict, Incompatible, NotFound
 from store.format.objects import Commit
 from store.ids import ChunkId, short
-from store.parallel import Threads
 from store.repository import Repository
 
+from .abreast import Proceed, abreast
 from .hub import INDEX, SINGLE
 from .outputs import Kind, require_free, require_inside, writing_into
 from .passing import MAX_PIECE_BYTES, pass_in_order
@@ -47,7 +47,7 @@ def write(
         Corrupt: stored bytes are damaged, or make another file than was imported. What was there before is there still.
         OSError: a file could not be written.
 
-    Cost: 8 MiB and as much as that for each thread to read a file, 12 MiB to write it; of up to four files at once.
+    Cost: 8 MiB and 4 MiB for each thread to read a file, 12 MiB to write it; of up to four files at once.
     """
     files = wanted_files(repo, commit, names)
     _require_legal(list(files))
@@ -60,9 +60,14 @@ def write(
     entrances = tuple(path for path in files if path in _ENTRANCES)
     with writing_into(repo.files, directory, Kind(entrances)) as outputs:
 
-        def write_one(file: StoredFile) -> None:
+        def write_one(file: StoredFile, proceed: Proceed) -> None:
             with outputs.open(file.path) as blocks:
-                _pass_through(file, lambda window: blocks.write([window]))
+
+                def take(window: memoryview) -> None:
+                    proceed()
+                    blocks.write([window])
+
+                _pass_through(file, take)
 
         _each(list(files.values()), repo, write_one)
         outputs.put()
@@ -92,7 +97,7 @@ def verify(repo: Repository, commit: Commit, chunks: Mapping[str, Sequence[Chunk
             file.parts.require(file.composed)
             if file.parts.chunks(file.composed) != tuple(chunks.get(file.path, ())):
                 unproven.append(file)
-    _each(unproven, repo, lambda file: _pass_through(file, lambda _: None))
+    _each(unproven, repo, lambda file, proceed: _pass_through(file, lambda _: proceed()))
 
 
 def wanted_files(repo: Repository, commit: Commit, names: Sequence[str] | None) -> Mapping[str, StoredFile]:
@@ -143,18 +148,14 @@ def _require_read_first(directory: Path, paths: Mapping[str, StoredFile]) -> Non
         )
 
 
-def _each(files: Sequence[StoredFile], repo: Repository, act: Callable[[StoredFile], None]) -> None:
+def _each(files: Sequence[StoredFile], repo: Repository, act: Callable[[StoredFile, Proceed], None]) -> None:
     """Do something with each of some files, several at once, the largest first, so that threads end together.
 
     In threads of their own: those of the store read for each of these.
     """
-    if not files:
-        return
-    threads = Threads(min(repo.threads.count, _MAX_FILES, len(files)))
-    try:
-        threads.run(act, sorted(files, key=lambda file: -file.size_bytes))
-    finally:
-        threads.close()
+    ordered = sorted(files, key=lambda file: -file.size_bytes)
+    with abreast(ordered, min(repo.threads.count, _MAX_FILES), act) as wait:
+        wait()
 
 
 def _pass_through(file: StoredFile, take: Callable[[memoryview], None]) -> None:

@@ -31,8 +31,12 @@ _STRING: Final = 8
 _ARRAY: Final = 9
 
 
-def cuts(handle: ReadHandle) -> tuple[int, ...] | None:
+def cuts(handle: ReadHandle, size_bytes: int) -> tuple[int, ...] | None:
     """Lengths of the chunks of a file that is cut where its tensors begin, and at 4 MiB at most.
+
+    Args:
+        handle: reads it.
+        size_bytes: its length when it was listed, which all chunks have together: it may be growing.
 
     Returns:
         ``None`` if it is no such file, or one of a kind that is not known here.
@@ -45,7 +49,6 @@ def cuts(handle: ReadHandle) -> tuple[int, ...] | None:
         starts = _tensor_starts(header)
     except _UnknownError:
         return None
-    size_bytes = handle.size
     return cut_at([start for start in starts if start < size_bytes], size_bytes)
 
 

@@ -156,11 +156,11 @@ def tensors_in(path: Path, files: Files) -> dict[str, tuple[Path, Located]]:
     """
     if not path.is_dir():
         return {name: (path, tensor) for name, tensor in safetensors.read_header(path, files).items()}
-    if (path / SINGLE).exists():
+    if (path / SINGLE).is_file():
         return tensors_in(path / SINGLE, files)
-    if (path / INDEX).exists():
+    if (path / INDEX).is_file():
         return dict(_indexed(path, files))
-    found = [file for file in path.glob("*.safetensors") if not fnmatchcase(file.name, _SHARDS)]
+    found = [file for file in _files_in(path) if not fnmatchcase(file.name, _SHARDS)]
     if len(found) != 1:
         raise Incompatible(f"{path} has neither {SINGLE} nor {INDEX}; name a file in it", path=str(path))
     return tensors_in(found[0], files)
@@ -168,7 +168,12 @@ def tensors_in(path: Path, files: Files) -> dict[str, tuple[Path, Located]]:
 
 def is_hub(path: Path) -> bool:
     """Whether a directory holds safetensors files."""
-    return path.is_dir() and ((path / INDEX).exists() or any(path.glob("*.safetensors")))
+    return path.is_dir() and ((path / INDEX).is_file() or any(_files_in(path)))
+
+
+def _files_in(directory: Path) -> Iterator[Path]:
+    """Safetensors files there; a pipe is none, and whoever opened it would wait for ever."""
+    return (path for path in directory.glob("*.safetensors") if path.is_file())
 
 
 def _indexed(directory: Path, files: Files) -> Iterator[tuple[str, tuple[Path, Located]]]:

@@ -49,11 +49,12 @@ def pass_in_order(
     Cost: memory of ``MAX_PIECE_BYTES`` for each thread and two more.
     """
     passing = _Passing(len(pieces), threads.count + _FURTHER_ROOMS, make, take)
+    taking = BlockQueue(passing.take, "moonclip-take")  # it is not passing's own: a cycle would keep the memory
     try:
-        threads.run(passing.make, list(enumerate(pieces)))
-        passing.taking.finish()
+        threads.run(lambda numbered: passing.make(*numbered, taking), list(enumerate(pieces)))
+        taking.finish()
     except BaseException:
-        passing.taking.stop()
+        taking.stop()
         raise
 
 
@@ -71,7 +72,6 @@ class _Passing(Generic[P]):
         make: Callable[[P, memoryview], None],
         take: Callable[[memoryview], None],
     ) -> None:
-        self.taking: Final = BlockQueue(self._take, "moonclip-take")
         self._make_into = make
         self._take_from = take
         self._rooms = [fresh_pages(MAX_PIECE_BYTES) for _ in range(min(piece_count, room_count))]
@@ -80,9 +80,8 @@ class _Passing(Generic[P]):
         self._handed_count = self._taken_count = 0
         self._has_failed = False
 
-    def make(self, numbered: tuple[int, P]) -> None:
+    def make(self, number: int, piece: P, taking: BlockQueue[memoryview]) -> None:
         """Make a piece, and hand over all that are made up to the first that is not."""
-        number, piece = numbered
         with self._changed:
             self._changed.wait_for(lambda: self._has_failed or number < self._taken_count + len(self._rooms))
         if self._has_failed:
@@ -93,10 +92,11 @@ class _Passing(Generic[P]):
             with self._changed:
                 self._made[number] = made
                 while self._handed_count in self._made:
-                    self.taking.put(self._made.pop(self._handed_count))
+                    taking.put(self._made.pop(self._handed_count))
                     self._handed_count += 1
 
-    def _take(self, made: memoryview) -> None:
+    def take(self, made: memoryview) -> None:
+        """Take a piece, whose memory is free then."""
         with self._failing():
             self._take_from(made)
         with self._changed:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from store.errors import MoonclipError
 from store.ids import ChunkId
 
+from .abreast import Proceed, abreast
 from .listing import Found
 from .recipes import Read, Told
 
@@ -16,10 +16,6 @@ _MAX_FILES: Final = 4
 
 Reader = Callable[[Told], Read]
 """Reads a file, and tells somebody of so many more bytes of it."""
-
-
-class _StoppedError(Exception):
-    """Nobody waits for what is being read any more."""
 
 
 class KeptFile:
@@ -74,41 +70,21 @@ class KeptFile:
 
 
 @contextmanager
-def reading_ahead(files: Sequence[KeptFile], thread_count: int) -> Iterator[None]:
+def reading_ahead(files: Sequence[KeptFile], thread_count: int, most: int = _MAX_FILES) -> Iterator[None]:
     """Read files beside what is done meanwhile. At its end nothing of them is being read any more.
 
-    What fails is read again, and fails again, for whoever asks for it.
+    What fails is read again, and fails again, for whoever asks for it. Where no thread can be started, they read alone.
 
     Args:
         files: which; the largest is begun first.
-        thread_count: how many to read at once, at most.
+        thread_count: how many to read at once, at most, and
+        most: no more than that.
     """
     unread = sorted((file for file in files if not file.is_read), key=lambda file: -file.found.size_bytes)
-    waiting = iter(unread)
-    taking = threading.Lock()
-    stopped = threading.Event()
 
-    def told(_: int) -> None:
-        if stopped.is_set():
-            raise _StoppedError
+    def read(file: KeptFile, proceed: Proceed) -> None:
+        with suppress(Exception):  # whatever it is, who asks for the file is told
+            file.read(lambda _: proceed())
 
-    def work() -> None:
-        while True:
-            with taking:
-                file = next(waiting, None)
-            if file is None or stopped.is_set():
-                return
-            with suppress(MoonclipError, OSError, _StoppedError):
-                file.read(told)
-
-    count = min(thread_count, len(unread), _MAX_FILES)
-    threads = [threading.Thread(target=work, name="moonclip-ahead", daemon=True) for _ in range(count)]
-    try:
-        for thread in threads:
-            thread.start()
+    with abreast(unread, min(thread_count, most), read):
         yield
-    finally:
-        stopped.set()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()

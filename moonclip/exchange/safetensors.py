@@ -164,6 +164,8 @@ def read_header(path: Path, files: Files) -> dict[str, Located]:
         Incompatible: a dtype that cannot be stored.
         OSError: it cannot be read.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise _damaged(path, "a pipe, a socket or a device")  # whoever opened it might wait for ever
     handle = files.open_read(path)
     with handle:
         file_bytes = handle.size

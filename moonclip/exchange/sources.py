@@ -111,7 +111,7 @@ def directory_bytes(sources: Sequence[Source]) -> int:
 
 def _is_model(source: Source) -> bool:
     path = source.path
-    return source.item is None and (path.suffix == GGUF or (path.is_dir() and not (path / _DCP).exists()))
+    return source.item is None and (path.suffix == GGUF or (path.is_dir() and not (path / _DCP).is_file()))
 
 
 def tensor_bytes(items: Sequence[ItemInput]) -> int:
@@ -144,7 +144,7 @@ def _telling(given: Input, told: Told) -> Input:
 
 def _items_in(source: Source, ranges: Ranges) -> list[ItemInput]:
     path = source.path
-    if (path / _DCP).exists():
+    if (path / _DCP).is_file():
         require_torch("a directory of torch.distributed.checkpoint")
         from . import dcpreading
 

@@ -103,8 +103,8 @@ class Chooser:
         contenders = [contender for contender in contenders if self._covers_enough(contender)]
         for comparison in _ROUNDS:
             if len(contenders) > comparison.kept:
-                contenders = self._ranked(contenders, self._spots(contenders, comparison))[: comparison.kept]
-        for contender in self._ranked(contenders, self._spots(contenders, _LAST)):
+                contenders = self._ordered(contenders, comparison)[: comparison.kept]
+        for contender in self._ordered(contenders, _LAST):
             choice = self.measured(contender)
             if choice is not None:
                 return choice
@@ -137,13 +137,27 @@ class Chooser:
         differing = list(chunks_of(tensor for tensor in self._wanted if _differ(tensor.key, contenders)))
         return spread(differing, min(comparison.spots, max(1, _COMPARISONS // max(1, len(contenders)))))
 
-    def _ranked(self, contenders: Sequence[Contender], spots: Sequence[Spot]) -> list[Contender]:
-        """Those that can be read, the nearest first, of those that are as near the oldest."""
-        estimates = self._sampler.estimates(contenders, spots)
-        told = [(e, c) for e, c in zip(estimates, contenders, strict=True) if e is not None]
-        most = _TIE * min((e.against_bytes for e, _ in told), default=0.0)
-        ranked = sorted(told, key=lambda one: (max(most, one[0].against_bytes), one[1].model.order))
-        return [contender for _, contender in ranked]
+    def _ordered(self, contenders: Sequence[Contender], comparison: _Round) -> list[Contender]:
+        """Those that can be read, the nearest first, of those that are as near the oldest.
+
+        Some are as near only because others differ everywhere, and what these differ in was not among what was looked
+        at: so they are compared once more by themselves.
+        """
+        nearest, others = self._ranked(contenders, comparison)
+        if 1 < len(nearest) < len(contenders):
+            nearest, further = self._ranked(nearest, comparison)
+            others = [*further, *others]
+        return [*nearest, *others]
+
+    def _ranked(self, contenders: Sequence[Contender], comparison: _Round) -> tuple[list[Contender], list[Contender]]:
+        """Those that are as near as the nearest, the oldest first; and others that can be read, the nearest first."""
+        estimates = self._sampler.estimates(contenders, self._spots(contenders, comparison))
+        told = [(e.against_bytes, c) for e, c in zip(estimates, contenders, strict=True) if e is not None]
+        most = _TIE * min((size_bytes for size_bytes, _ in told), default=0.0)
+        told.sort(key=lambda one: (max(most, one[0]), one[1].model.order))
+        near_count = sum(size_bytes <= most for size_bytes, _ in told)
+        ranked = [contender for _, contender in told]
+        return ranked[:near_count], ranked[near_count:]
 
 
 def _differ(key: Key, contenders: Sequence[Contender]) -> bool:

@@ -68,7 +68,8 @@ class Forecaster:
         given = list(items) if choice is None else against(items, choice.contender.pairs)
         tensors = list(_tensors(given))
         ids = self._hashed(tensors)
-        parts = [self._tensors(tensors, ids, choice), *map(self._value, _values(given))]
+        held = list(_values(given))  # before anything counts as seen: what cannot be read is left out
+        parts = [self._tensors(tensors, ids, choice), *map(self._value, held)]
         self._models.append(_model(name, self._next_order(), tensors, ids))
         base = None if choice is None else choice.contender.model.name
         return Forecast(name, base, Sum(*map(sum, zip(*parts, strict=True))))

@@ -68,7 +68,10 @@ def _decode_at_once(
         outcome = kernel.decode(stored, base_or_any, mapping, exponent, words, grouped=grouped, streamed=streamed)
         if outcome < UNKNOWN:
             return outcome == DECODED
-        payload = _with_raw(payload, element.width_bytes, outcome - UNKNOWN, len(words))
+        try:
+            payload = _with_raw(payload, element.width_bytes, outcome - UNKNOWN, len(words))
+        except Corrupt:
+            return False  # whoever takes it apart in steps says what is wrong first
     return False
 
 

@@ -28,6 +28,7 @@ class BlockQueue(Generic[B]):
         self._written: deque[B] = deque()
         self._error: BaseException | None = None
         self._is_ending = False
+        self._has_ended = False
         self._thread: threading.Thread | None = None
 
     def put(self, block: B) -> None:
@@ -75,17 +76,17 @@ class BlockQueue(Generic[B]):
         return True
 
     def _work(self) -> None:
-        while (block := self._take()) is not None:
-            try:
+        try:
+            while (block := self._take()) is not None:
                 self._write(block)
-            except BaseException as error:  # noqa: BLE001 - carried to the caller, whatever it is
                 with self._lock:
-                    self._error = error
+                    self._written.append(block)
                     self._changed.notify_all()
-                return
-            with self._lock:
-                self._written.append(block)
-                self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001 - carried to the caller, whatever it is
+            self._error = error
+        with self._lock:
+            self._has_ended = True
+            self._changed.notify_all()
 
     def _take(self) -> B | None:
         with self._lock:
@@ -96,8 +97,11 @@ class BlockQueue(Generic[B]):
         with self._lock:
             self._is_ending = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+            if self._thread is None:
+                return
+            # Joining is not enough: once an interrupt has ended a join, the next one waits for nothing (Python 3.11).
+            self._changed.wait_for(lambda: self._has_ended)
+        self._thread.join()
 
     def _require_intact(self) -> None:
         if self._error is not None:

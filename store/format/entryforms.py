@@ -61,9 +61,6 @@ _PAIR: Final = 0x82
 _NAMELESS: Final = b"\x82\x60"
 _ENCODED_ID_BYTES: Final = 2 + ID_BYTES
 
-_MALFORMED: Final = (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError)
-"""What decoding raises for what it does not expect."""
-
 Entries = tuple[tuple[str, Entry], ...]
 Ties = tuple[tuple[str, ...], ...]
 
@@ -87,7 +84,7 @@ def read_leaf(data: bytes) -> tuple[Entries, Ties] | None:
     try:
         entries, end = _entries(data)
         return entries, _ties(data, end)
-    except (Corrupt, Incompatible, UnicodeDecodeError, *_MALFORMED):  # the general way says what is wrong
+    except (Corrupt, Incompatible, *fields.MALFORMED):  # the general way says what is wrong
         return None
 
 
@@ -163,7 +160,7 @@ def _met(form: tuple[bytes | int | None, ...], body: bytes) -> _Make | None:
     """Learn a form from the first entry of it, which is decoded and checked in full; ``None`` if it is none."""
     try:
         make = _maker(_checked(canonical.parse(body, "entry"), body))
-    except (Corrupt, *_MALFORMED):
+    except (Corrupt, *fields.MALFORMED):
         return None
     if len(_known) >= _KEPT:
         _known.clear()

@@ -1,10 +1,13 @@
 """Checks on decoded nodes: shape is checked where something is decoded, so that readers never meet a surprise. Pure."""
 
-from typing import cast
+from typing import Final, cast
 
 from ..errors import Corrupt
 from ..ids import ID_BYTES, ObjectId
 from .canonical import Node
+
+MALFORMED: Final = (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError)
+"""What Python raises where a node is not shaped as whoever decodes it expects."""
 
 
 def require(condition: object, what: str, why: str) -> None:

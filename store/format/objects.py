@@ -152,7 +152,7 @@ def _build(what: str, build: Callable[[], Any]) -> Any:
         return build()
     except Corrupt:
         raise
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
+    except fields.MALFORMED as error:
         raise Corrupt(f"{what}: malformed ({type(error).__name__}: {error})") from error
 
 

@@ -138,30 +138,28 @@ class Ingest:
             OSError: writing failed.
             BaseException: what making a value raises.
         """
-        scales = measured(items, self._threads, self._phases)
-        with self._phases.computing("plan"):
-            drafts = {item.name: self._drafts(item, scales) for item in items}
-        self._store_drafts(drafts)
-        made = {item.name: values for item in items if (values := _made_values(item))}
-        if made:
-            with self._phases.computing("plan"):
-                late = {name: self._drafts(ItemInput(name, values), {}) for name, values in made.items()}
-            self._store_drafts(late)
-            for name, by_name in late.items():
-                drafts[name] |= by_name
+        drafts = self._stored(items, measured(items, self._threads, self._phases))
+        made = [ItemInput(item.name, values) for item in items if (values := _made_values(item))]
+        for name, late in self._stored(made, {}).items() if made else ():
+            drafts[name] |= late  # in the places that were kept for them
         with self._phases.computing("plan"):
             return {
                 item: {name: planned.entry() for name, planned in by_name.items()} for item, by_name in drafts.items()
             }
 
-    def _drafts(self, item: ItemInput, scales: Scales) -> dict[str, Draft]:
-        return {
-            name: draft(item.name, name, given, self._bases, scales.get((item.name, name), b""))
-            for name, given in item.entries.items()
-        }
-
-    def _store_drafts(self, drafts: Mapping[str, Mapping[str, Draft]]) -> None:
-        self.store([task for by_name in drafts.values() for planned in by_name.values() for task in planned.tasks])
+    def _stored(self, items: Sequence[ItemInput], scales: Scales) -> dict[str, dict[str, Draft]]:
+        """Entries in the making, whose chunks are stored."""
+        with self._phases.computing("plan"):
+            drafts = {
+                item.name: {
+                    name: draft(item.name, name, given, self._bases, scales.get((item.name, name), b""))
+                    for name, given in item.entries.items()
+                }
+                for item in items
+            }
+            tasks = [task for by_name in drafts.values() for planned in by_name.values() for task in planned.tasks]
+        self.store(tasks)
+        return drafts
 
     def store(self, tasks: Sequence[Task]) -> None:
         """Store chunks, whose ids go where the tasks say. Raises OSError when writing fails."""

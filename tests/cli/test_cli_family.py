@@ -1,6 +1,8 @@
 """``moonclip stats --family`` and ``moonclip dedup --dry-run``."""
 
 import os
+import re
+import threading
 from collections.abc import Callable, Mapping
 from errno import EACCES
 from pathlib import Path
@@ -91,6 +93,21 @@ def test_beside_a_store_which_stays_as_it_is(models: Path, document: Document, o
     assert told["models"][1]["shared_bytes"] == 4 * 128 * 96 * 4
     assert " main\n" in output("dedup", "--dry-run", "models/tuned")
     assert files_below(models.parent / "checkpoints") == before
+
+
+def test_files_are_hashed_by_threads_beside_the_forecast(
+    models: Path, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    start = threading.Thread.start
+
+    def noting(thread: threading.Thread) -> None:
+        names.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", noting)
+    document("dedup", "--dry-run", "models/base", "models/tuned")
+    assert len([name for name in names if not re.fullmatch(r"moonclip-\d+", name)]) == 2  # beside those of the store
 
 
 def test_a_file_is_a_model_too(models: Path, document: Document) -> None:

@@ -1,5 +1,6 @@
 """``moonclip import``."""
 
+import json
 import os
 import pickle
 import re
@@ -154,6 +155,29 @@ def test_a_pipe_is_not_waited_for(failure: Out, past: History, tmp_path: Path) -
         assert f"{name} is no file, but a pipe" in failure("import", name)
         assert f"{name} is no file, but a pipe" in failure("import", f"model={name}")
         assert f"{name} is no file, but a pipe" in failure("dedup", "--dry-run", name)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", ".metadata", "model.safetensors", "a.safetensors"])
+def test_a_pipe_in_a_directory_is_not_waited_for_whatever_its_name(
+    run: Run, past: History, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    save_file({"w": torch.ones(300)}, tmp_path / "model" / "other.safetensors")
+    os.mkfifo(tmp_path / "model" / name)
+    for source in ("model", "ema=model"):
+        imported = run("-C", str(past.root), "import", source)
+        assert imported.exit_code == 0, imported.output
+    assert run("dedup", "--dry-run", "model").exit_code == 0
+
+
+def test_a_pipe_is_no_file_that_an_index_may_name(failure: Out, past: History, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    save_file({"w": torch.ones(300)}, tmp_path / "model" / "one.safetensors")
+    index = {"weight_map": {"w": "one.safetensors", "v": "two.safetensors"}}
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
+    os.mkfifo(tmp_path / "model" / "two.safetensors")
+    assert "has no two.safetensors" in failure("-C", str(past.root), "import", "model")
+    assert "two.safetensors" in failure("-C", str(past.root), "import", "ema=model")
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # by torch

@@ -92,6 +92,22 @@ def test_of_two_that_are_the_same_the_older_one(repo: Repository) -> None:
     assert search(repo, model(1)).commit == first
 
 
+def test_a_model_of_which_little_was_tuned_is_told_from_its_base_beside_others_that_differ_everywhere(
+    repo: Repository,
+) -> None:
+    """What these differ in is most of what there is to look at; the tensors that tell the two apart are few."""
+    generator = torch.Generator().manual_seed(1)
+    base = {f"layers.{n}.weight": 0.02 * torch.randn(96, 64, generator=generator) for n in range(64)}
+    few = {name: base[name] for name in ("layers.21.weight", "layers.42.weight", "layers.63.weight")}
+    save(repo, base, "base")
+    for seed in range(4):
+        save(repo, moved(base, seed), f"other-{seed}")
+    head = base | moved(few, 7, by=1e-3)
+    tuned = save(repo, head, "tuned")
+    again = {name: head[name] for name in ("layers.5.weight", "layers.40.weight")}
+    assert search(repo, head | moved(again, 8)).commit == tuned
+
+
 def test_what_only_a_tag_a_pin_or_an_older_commit_has(repo: Repository) -> None:
     commits = {name: save(repo, model(seed), name) for seed, name in enumerate(("tagged", "pinned", "older"))}
     save(repo, moved(model(7), 1), "older", commits["older"])

@@ -342,6 +342,43 @@ def test_a_file_that_would_come_back_as_another_is_not_committed(tmp_path: Path,
         assert repo.refs.list() == {}
 
 
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(bytes(100_000))
+
+
+def shrink(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 50_000)
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.parametrize("change", [grow, shrink, Path.unlink])
+@pytest.mark.parametrize("name", ["model-00001-of-00002.safetensors", "optimizer.pt", "tokenizer.json", "model.gguf"])
+def test_a_file_that_is_still_written_is_refused_whatever_it_is(
+    tmp_path: Path, name: str, change: Callable[[Path], None], *, is_early: bool
+) -> None:
+    """Files are listed first, looked at then, and read while they are stored."""
+    directory = awkward(tmp_path / "in")
+    sources = [Source(directory)]
+    aged(directory / name)
+
+    def relate(items: Sequence[ItemInput]) -> Sequence[ItemInput]:
+        if is_early:
+            change(directory / name)
+        return items
+
+    def import_it() -> None:
+        given = given_in(sources, Ranges(Files()), repo.threads, relate=relate)
+        if not is_early:
+            change(directory / name)
+        import_files(repo, given.items, Wanted(sources, "main"), given.files)
+
+    with Repository.init(tmp_path / "store") as repo:
+        with pytest.raises((Conflict, FileNotFoundError), match=name):
+            import_it()
+        assert repo.refs.list() == {}
+
+
 def test_files_are_hashed_while_their_tensors_are_stored(tmp_path: Path, model: Path) -> None:
     """Each of them waits for the other: nothing would come of one after the other."""
     save_file({"a": torch.rand(30_000), "b": torch.rand(30_000)}, model / "model.safetensors")

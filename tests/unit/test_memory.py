@@ -1,12 +1,12 @@
-"""Copying and comparing buffers, at every alignment and around every size where the way of doing it changes."""
+"""Copying and comparing buffers, at every alignment and around every size where the way of doing it changes; rooms."""
 
 import os
 
 import pytest
 
 from store import kernels
-from store.limits import HELD_COPY_BYTES, KIB
-from store.memory import copy_bytes, same_bytes
+from store.limits import HELD_COPY_BYTES, KIB, MIB
+from store.memory import Room, copy_bytes, same_bytes
 
 SIZES = [0, 1, 63, HELD_COPY_BYTES, HELD_COPY_BYTES + 1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 300 * KIB + 77]
 
@@ -32,3 +32,33 @@ def test_one_byte_anywhere_makes_a_difference(size: int) -> None:
         right[at] ^= 1
         assert not same_bytes(memoryview(left), memoryview(right))
     assert not same_bytes(memoryview(left), memoryview(left)[1:])
+
+
+@pytest.mark.parametrize("size", [1, 256 * KIB - 1, 256 * KIB, 5 * MIB])
+def test_a_room_gives_as_much_as_is_asked_for_and_the_same_memory_again(size: int) -> None:
+    room = Room()
+    memory = room.of(size)
+    memory[:] = b"x" * size
+    assert room.of(size) == b"x" * size
+    assert room.of(size // 2) == b"x" * (size // 2)
+
+
+def test_what_a_room_gave_stays_readable_when_it_gives_more() -> None:
+    """What is decoded next may need it as a base."""
+    room = Room()
+    given = []
+    for number, size in enumerate([100, 300 * KIB, 5 * MIB, 9 * MIB]):
+        given.append(room.of(size))
+        given[-1][:] = bytes([number]) * size
+    assert [(len(memory), set(memory)) for memory in given] == [
+        (100, {0}),
+        (300 * KIB, {1}),
+        (5 * MIB, {2}),
+        (9 * MIB, {3}),
+    ]
+
+
+def test_that_there_is_no_memory_is_no_error_of_a_file() -> None:
+    """Whoever reads models passes over those whose files cannot be read."""
+    with pytest.raises(MemoryError, match="no memory for"):
+        Room().of(1 << 60)

@@ -1,6 +1,8 @@
 """Pieces that several threads make and one takes: in order, in little memory, and without waiting for ever."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -41,6 +43,23 @@ def test_pieces_are_taken_in_their_order_and_each_as_long_as_it_is(threads: Thre
 
 def test_nothing_to_pass(threads: Threads) -> None:
     pass_in_order([], threads, write, lambda _: pytest.fail("nothing was made"))
+
+
+def test_no_memory_is_kept_until_somebody_collects_garbage(threads: Threads) -> None:
+    """It is some tens of megabytes for each file of an export."""
+
+    def make(piece: Numbered, out: memoryview) -> None:
+        write(piece, out)
+
+    gone = threading.Event()
+    gc.disable()
+    try:
+        pass_in_order(pieces(50), threads, make, lambda _: None)
+        weakref.finalize(make, gone.set)
+        del make
+        assert gone.wait(60)  # the thread that made the last one may be about to let go of it
+    finally:
+        gc.enable()
 
 
 def test_the_first_piece_may_be_the_last_that_is_made(threads: Threads) -> None:
