@@ -189,12 +189,7 @@ class Parts:
             window: which.
             out: memory of its length; all of it is written once that is read.
 
-        Raises:
-            NotFound: the commit lacks an item.
-            Pruned: an item is not here.
-            Corrupt: a tensor is not there, or not as long.
-            ReadOnly: something would have to be fetched, and the store cannot be written from here.
-            RemoteError: the remote failed that has it.
+        Raises as :meth:`windows` does.
         """
         copies: list[Copy] = []
         for part_start, part in window.parts:
