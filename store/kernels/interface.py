@@ -11,7 +11,7 @@ WIDTHS: Final = (1, 2, 4, 8)
 ARGUMENTS: Final = {
     "exponent_keys": "w i i i b c t",
     "context_keys": "b i i b i c t",
-    "join": "p w i i b c i w w t b",
+    "join": "p w i i b c i w p",
     "choose": "w w i i i i i i i i i c c p",
     "encode": "w w i c i i b b p p",
     "decode": "b i b i i i i i i i b b p p",

@@ -17,7 +17,7 @@ from .image import Image
 from .interface import ARGUMENTS, RESULTS, VARIANTS
 from .mapping import Bytes, Counts, Words
 from .reference import STREAM_LINE_BYTES
-from .scratch import ASIDE, BLOCK, CELLS, KINDS, PART
+from .scratch import ASIDE, CELLS, KINDS
 
 _PLANE_GAP_BYTES: Final = 17 * 64
 """Between planes: a power of two apart, the same offset of every plane falls into one set of the cache."""
@@ -85,10 +85,10 @@ class Native:
         words: Words,
     ) -> None:
         """Twin: :func:`store.kernels.reference.join`."""
-        scratch, addresses = self._scratch, _addresses(planes)
+        addresses = _addresses(planes)
         call = self._functions["join", words.itemsize]
         arguments = (addresses, _at(base), words.size, mapping, _at(keys), _at(cursors), grouped_planes, _at(words))
-        call(*arguments, scratch.addresses[BLOCK], scratch.addresses[CELLS], scratch.addresses[PART])
+        call(*arguments, self._scratch.addresses)
 
     def choose(
         self, words: Words, base: Words, word_count: int, runs: Runs, candidates: Candidates, plan: Counts

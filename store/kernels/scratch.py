@@ -21,16 +21,16 @@ room for it aside."""
 
 _STREAM_BYTES: Final = BLOCK_BYTES // 4 * MAX_BITS // 8 + 64
 
-BLOCK, CELLS, PART, SAMPLE, SAMPLE_KEYS, HISTOGRAM, COSTS, RIVAL, PLANE_BITS = range(9)
+BLOCK, CELLS, PARTS, SAMPLE, SAMPLE_KEYS, HISTOGRAM, COSTS, RIVAL, PLANE_BITS = range(9)
 COUNTS, CURSORS, ENDS, SORTED, DEPTHS, CODES, DESCRIPTION, NUMBERS = range(9, 17)
 TABLES, FOUND, VALUES, LENGTHS, STREAM, WHOLE = range(17, 23)
-CHOICES, LENGTHS_OF, ORDER = range(23, 26)
+CHOICES, LENGTHS_OF, ORDER, LATER_CURSORS = range(23, 27)
 """Where a kernel finds what it writes to, among the pointers that it is given."""
 
 KINDS: Final = {
     BLOCK: ("u8", BLOCK_WORDS),
-    CELLS: ("i4", max(BLOCK_WORDS, COUNT_TABLES * SYMBOLS)),
-    PART: ("u1", BLOCK_WORDS),
+    CELLS: ("i4", max(2 * BLOCK_WORDS, COUNT_TABLES * SYMBOLS)),
+    PARTS: ("u1", 2 * MAX_WIDTH_BYTES * BLOCK_WORDS),
     SAMPLE: ("u8", SAMPLE_WORDS),
     SAMPLE_KEYS: ("u1", SAMPLE_WORDS),
     HISTOGRAM: ("i4", SYMBOLS * SYMBOLS),
@@ -54,5 +54,6 @@ KINDS: Final = {
     CHOICES: ("u8", 2 << MAX_BITS),
     LENGTHS_OF: ("u1", SYMBOLS),
     ORDER: ("u1", SYMBOLS),
+    LATER_CURSORS: ("i8", SYMBOLS),
 }
 """NumPy's name of their numbers, and how many. All are zero at first; ``HISTOGRAM`` is again when a kernel returns."""

@@ -16,7 +16,6 @@ from .pointers import (
     behind,
     bytes_at,
     bytes_in,
-    cells_in,
     copy,
     counts_in,
     eights_at,
@@ -30,12 +29,11 @@ from .pointers import (
     stream_line,
     width_of,
 )
-from .reference import KEYS, STREAM_LINE_BYTES
-from .scratch import ASIDE, BLOCK, BLOCK_WORDS, CELLS, COUNTS, CURSORS, PART, SAMPLE
+from .reference import STREAM_LINE_BYTES
+from .scratch import ASIDE, BLOCK, BLOCK_WORDS, CURSORS, LATER_CURSORS, PARTS, SAMPLE
 from .source_decode_frames import read_frame
-from .source_words import exponent_keys, join_block, unmap_block
-
-_exponent_keys = inner(exponent_keys)
+from .source_groups import begin_halves, take_from_groups
+from .source_words import join_block, unmap_block
 
 _UNKNOWN = -2
 
@@ -85,24 +83,29 @@ def _put_together(
 ) -> None:
     """Planes to words, past the caches if wanted: blocks are made where they stay in the cache, and then copied."""
     word_count, mapping, first_bit, mask, grouped_planes, streamed = how
-    cursors, positions = counts_in(scratch, CURSORS), cells_in(scratch, CELLS)
+    cursors = counts_in(scratch, CURSORS), counts_in(scratch, LATER_CURSORS)
+    first_count = word_count
     if grouped_planes:
-        counts = counts_in(scratch, COUNTS)
-        _exponent_keys(base, word_count, first_bit, mask, keys, counts, positions)
-        start = 0
-        for key in range(KEYS):
-            cursors[key] = start
-            start += counts[key]
-    block, part = like_in(scratch, BLOCK, words), bytes_in(scratch, PART)
+        block_count = (word_count + BLOCK_WORDS - 1) // BLOCK_WORDS
+        first_count = min(word_count, (block_count + 1) // 2 * BLOCK_WORDS)
+        begin_halves(base, word_count, first_count, first_bit, mask, keys, scratch)
+    block, parts = like_in(scratch, BLOCK, words), bytes_in(scratch, PARTS)
     width, target, made = width_of(words), bytes_at(words), like_in(scratch, SAMPLE, words)
-    for start in range(0, word_count, BLOCK_WORDS):
-        count = min(BLOCK_WORDS, word_count - start)
-        join_block(planes, start, count, keys, cursors, grouped_planes, block, positions, part)
-        if streamed:
-            unmap_block(block, base, start, count, mapping, behind(made, -start))
-            _put_past_caches(bytes_at(made), width * count, behind(target, width * start))
-        else:
-            unmap_block(block, base, start, count, mapping, words)
+    for start in range(0, first_count, BLOCK_WORDS):
+        count = min(BLOCK_WORDS, first_count - start)
+        later_start = first_count + start
+        later_count = max(0, min(BLOCK_WORDS, word_count - later_start))
+        if grouped_planes:
+            stretches = (start, count, later_start, later_count)
+            take_from_groups(planes, keys, stretches, cursors, grouped_planes, scratch)
+        for which in range(2 if later_count else 1):  # one call in a loop: two would be compiled twice
+            at, size = (later_start, later_count) if which else (start, count)
+            join_block(planes, at, size, grouped_planes, parts, which, block)
+            if streamed:
+                unmap_block(block, base, at, size, mapping, behind(made, -at))
+                _put_past_caches(bytes_at(made), width * size, behind(target, width * at))
+            else:
+                unmap_block(block, base, at, size, mapping, words)
     if streamed:
         fence()
 

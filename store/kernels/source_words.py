@@ -26,7 +26,8 @@ from .pointers import (
     width_of,
 )
 from .reference import KEYS, STREAM_LINE_BYTES
-from .scratch import BLOCK, BLOCK_WORDS, CELLS, COSTS, CURSORS, HISTOGRAM, SAMPLE, SAMPLE_KEYS
+from .scratch import BLOCK, BLOCK_WORDS, CELLS, COSTS, CURSORS, HISTOGRAM, PARTS, SAMPLE, SAMPLE_KEYS
+from .source_groups import exponent_keys_of, find_positions, part_of, take_from_groups
 
 
 def stream(target: Pointer, source: Pointer, size_bytes: int) -> None:
@@ -40,8 +41,7 @@ def exponent_keys(
     base: Pointer, word_count: int, first_bit: int, mask: int, keys: Pointer, counts: Pointer, tables: Pointer
 ) -> None:
     """Twin: :func:`store.kernels.reference.exponent_keys`."""
-    for i in range(word_count):
-        keys[i] = np.uint8((np.uint64(base[i]) >> np.uint64(first_bit)) & np.uint64(mask))
+    exponent_keys_of(base, word_count, first_bit, mask, keys)
     count_bytes(keys, 0, word_count, counts, tables)
 
 
@@ -104,15 +104,6 @@ def unmap_block(mapped: Pointer, base: Pointer, start: int, count: int, mapping:
             word ^= narrow(words, np.uint64(0) - (word >> top)) & flipped
             word = narrow(words, word + ((zigzag >> one) ^ narrow(words, np.uint64(0) - (zigzag & one))))
             words[start + i] = word ^ (narrow(words, np.uint64(0) - (word >> top)) & flipped)
-
-
-@inner
-def _positions(keys: Pointer, start: int, count: int, cursors: Pointer, positions: Pointer) -> None:
-    for i in range(count):
-        key = np.int64(keys[start + i])
-        position = cursors[key]
-        cursors[key] = position + 1
-        positions[i] = position
 
 
 # Shifts by constants: by a variable, four planes take twice as long.
@@ -187,7 +178,7 @@ def split(
         _map_block(words, base, start, count, mapping, block, 0)
         varying |= _differing_bits(block, count, first)
         if grouped_planes:
-            _positions(keys, start, count, cursors, positions)
+            find_positions(keys, (start, count, 0, 0), (cursors, cursors), positions)
         for number in range(width_of(words)):
             plane = planes[number]
             if grouped_planes >> number & 1:
@@ -201,27 +192,14 @@ def split(
 
 @inner
 def join_block(
-    planes: Pointer,
-    start: int,
-    count: int,
-    keys: Pointer,
-    cursors: Pointer,
-    grouped_planes: int,
-    block: Pointer,
-    positions: Pointer,
-    part: Pointer,
+    planes: Pointer, start: int, count: int, grouped_planes: int, parts: Pointer, first_part: int, block: Pointer
 ) -> None:
-    """Put words together that are yet to be mapped back; the blocks before must have been."""
-    if grouped_planes:
-        _positions(keys, start, count, cursors, positions)
+    """Put words together that are yet to be mapped back, those of grouped planes from where they were taken to."""
     for number in range(width_of(block)):
-        plane = planes[number]
         if grouped_planes >> number & 1:
-            for i in range(count):
-                part[i] = plane[positions[i]]
-            _put_plane(part, 0, number, block, count)
+            _put_plane(parts, part_of(number, first_part), number, block, count)
         else:
-            _put_plane(plane, start, number, block, count)
+            _put_plane(planes[number], start, number, block, count)
 
 
 def join(
@@ -233,14 +211,15 @@ def join(
     cursors: Pointer,
     grouped_planes: int,
     words: Pointer,
-    block: Pointer,
-    positions: Pointer,
-    part: Pointer,
+    scratch: Pointer,
 ) -> None:
     """Twin: :func:`store.kernels.reference.join`."""
+    block, parts = like_in(scratch, BLOCK, words), bytes_in(scratch, PARTS)
     for start in range(0, word_count, BLOCK_WORDS):
         count = min(BLOCK_WORDS, word_count - start)
-        join_block(planes, start, count, keys, cursors, grouped_planes, block, positions, part)
+        if grouped_planes:
+            take_from_groups(planes, keys, (start, count, 0, 0), (cursors, cursors), grouped_planes, scratch)
+        join_block(planes, start, count, grouped_planes, parts, 0, block)
         unmap_block(block, base, start, count, mapping, words)
 
 
