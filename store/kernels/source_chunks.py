@@ -9,14 +9,15 @@ Rules and reasons are those of :mod:`store.kernels.source_words`.
 import numpy as np
 
 from ..limits import DELTA_KEEP_RATIO
-from . import choosing, payloads, source_words
+from . import choosing, payloads
 from .choosing import BITS, CODED, GROUPED, KEPT, MAPPING, MATCHED, PLAN_INTEGERS, PLANES
 from .estimating import NO_MAPPING
 from .payloads import CODED_BODY, CONSTANT_BODY, ENTRY_BYTES, IS_GROUPED, RAW_BODY
-from .pointers import Pointer, behind, cells_in, copy, counts_in, inner, make_known, numbers_in, put_number, width_of
+from .pointers import Pointer, behind, copy, counts_in, inner, make_known, numbers_in, put_number, width_of
 from .reference import KEYS
-from .scratch import ASIDE, CELLS, COSTS, COUNTS, CURSORS, ENDS, PLANE_BITS, RIVAL, WHOLE
+from .scratch import ASIDE, COSTS, COUNTS, CURSORS, ENDS, PLANE_BITS, RIVAL, WHOLE
 from .source_frames import compress
+from .source_groups import begin_halves
 from .source_words import order_costs, split
 
 make_known(choosing.noise_weight, choosing.entropy, choosing.plan_plane, choosing.saved_by_groups)
@@ -24,7 +25,6 @@ _noise_weight = inner(choosing.noise_weight)
 _plan_planes = inner(choosing.plan_planes)
 _stretch_ends = inner(choosing.stretch_ends)
 _entry_of = inner(payloads.entry_of)
-_exponent_keys = inner(source_words.exponent_keys)
 
 
 def choose(
@@ -126,12 +126,11 @@ def encode(
 @inner
 def _group(base: Pointer, word_count: int, first_bit: int, mask: int, keys: Pointer, scratch: Pointer) -> int:
     """Find each word's group, where each group starts, and where stretches end; return how many of these there are."""
+    begin_halves(base, word_count, first_bit, mask, keys, scratch)
     counts, cursors = counts_in(scratch, COUNTS), counts_in(scratch, CURSORS)
-    _exponent_keys(base, word_count, first_bit, mask, keys, counts, cells_in(scratch, CELLS))
-    start = 0
     for key in range(KEYS):
-        cursors[key] = start
-        start += counts[key]
+        stop = cursors[key + 1] if key + 1 < KEYS else word_count
+        counts[key] = stop - cursors[key]
     return _stretch_ends(counts, counts_in(scratch, ENDS))
 
 

@@ -32,7 +32,7 @@ from .pointers import (
 from .reference import STREAM_LINE_BYTES
 from .scratch import ASIDE, BLOCK, BLOCK_WORDS, CURSORS, LATER_CURSORS, PARTS, SAMPLE
 from .source_decode_frames import read_frame
-from .source_groups import begin_halves, take_from_groups
+from .source_groups import begin_halves, first_half, stretches_from, take_from_groups
 from .source_words import join_block, unmap_block
 
 _UNKNOWN = -2
@@ -86,15 +86,12 @@ def _put_together(
     cursors = counts_in(scratch, CURSORS), counts_in(scratch, LATER_CURSORS)
     first_count = word_count
     if grouped_planes:
-        block_count = (word_count + BLOCK_WORDS - 1) // BLOCK_WORDS
-        first_count = min(word_count, (block_count + 1) // 2 * BLOCK_WORDS)
-        begin_halves(base, word_count, first_count, first_bit, mask, keys, scratch)
+        first_count = first_half(word_count)
+        begin_halves(base, word_count, first_bit, mask, keys, scratch)
     block, parts = like_in(scratch, BLOCK, words), bytes_in(scratch, PARTS)
     width, target, made = width_of(words), bytes_at(words), like_in(scratch, SAMPLE, words)
     for start in range(0, first_count, BLOCK_WORDS):
-        count = min(BLOCK_WORDS, first_count - start)
-        later_start = first_count + start
-        later_count = max(0, min(BLOCK_WORDS, word_count - later_start))
+        count, later_start, later_count = stretches_from(start, first_count, word_count)
         if grouped_planes:
             stretches = (start, count, later_start, later_count)
             take_from_groups(planes, keys, stretches, cursors, grouped_planes, scratch)

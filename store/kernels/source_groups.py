@@ -27,10 +27,23 @@ def exponent_keys_of(base: Pointer, word_count: int, first_bit: int, mask: int, 
 
 
 @inner
-def begin_halves(
-    base: Pointer, word_count: int, first_count: int, first_bit: int, mask: int, keys: Pointer, scratch: Pointer
-) -> None:
-    """Find each word's group, and where the first words of each are, and the first of those from ``first_count`` on."""
+def first_half(word_count: int) -> int:
+    """How many words are walked through by the first cursors: whole blocks, unless these are all."""
+    block_count = (word_count + BLOCK_WORDS - 1) // BLOCK_WORDS
+    return min(word_count, (block_count + 1) // 2 * BLOCK_WORDS)
+
+
+@inner
+def stretches_from(start: int, first_count: int, word_count: int) -> tuple[int, int, int]:
+    """How many words a block has from ``start`` on, and where that of the second half begins, and how many it has."""
+    later_start = first_count + start
+    return min(BLOCK_WORDS, first_count - start), later_start, max(0, min(BLOCK_WORDS, word_count - later_start))
+
+
+@inner
+def begin_halves(base: Pointer, word_count: int, first_bit: int, mask: int, keys: Pointer, scratch: Pointer) -> None:
+    """Find each word's group, and where the first words of each are in it, and the first ones of the second half."""
+    first_count = first_half(word_count)
     exponent_keys_of(base, word_count, first_bit, mask, keys)
     cursors, later, tables = counts_in(scratch, CURSORS), counts_in(scratch, LATER_CURSORS), cells_in(scratch, CELLS)
     count_bytes(keys, 0, first_count, cursors, tables)

@@ -14,6 +14,7 @@ import numpy as np
 from .mapping import COPY, ORDERED_DIFF, ROTATE, XOR
 from .pointers import (
     Pointer,
+    behind,
     bytes_in,
     cells_in,
     count_bytes,
@@ -26,8 +27,8 @@ from .pointers import (
     width_of,
 )
 from .reference import KEYS, STREAM_LINE_BYTES
-from .scratch import BLOCK, BLOCK_WORDS, CELLS, COSTS, CURSORS, HISTOGRAM, PARTS, SAMPLE, SAMPLE_KEYS
-from .source_groups import exponent_keys_of, find_positions, part_of, take_from_groups
+from .scratch import BLOCK, BLOCK_WORDS, CELLS, COSTS, CURSORS, HISTOGRAM, LATER_CURSORS, PARTS, SAMPLE, SAMPLE_KEYS
+from .source_groups import exponent_keys_of, find_positions, first_half, part_of, stretches_from, take_from_groups
 
 
 def stream(target: Pointer, source: Pointer, size_bytes: int) -> None:
@@ -168,26 +169,37 @@ def split(
     planes: Pointer,
     scratch: Pointer,
 ) -> int:
-    """Twin: :func:`store.kernels.reference.split`, with cursors in the scratch."""
-    block, positions, cursors = like_in(scratch, BLOCK, words), cells_in(scratch, CELLS), counts_in(scratch, CURSORS)
+    """Twin: :func:`store.kernels.reference.split`, with the cursors of both halves in the scratch."""
+    block, positions = like_in(scratch, BLOCK, words), cells_in(scratch, CELLS)
+    cursors = counts_in(scratch, CURSORS), counts_in(scratch, LATER_CURSORS)
     _map_block(words, base, 0, 1, mapping, block, 0)
     first = np.uint64(block[0])
     varying = np.uint64(0)
-    for start in range(0, word_count, BLOCK_WORDS):
-        count = min(BLOCK_WORDS, word_count - start)
-        _map_block(words, base, start, count, mapping, block, 0)
-        varying |= _differing_bits(block, count, first)
+    first_count = first_half(word_count) if grouped_planes else word_count
+    for start in range(0, first_count, BLOCK_WORDS):
+        count, later_start, later_count = stretches_from(start, first_count, word_count)
         if grouped_planes:
-            find_positions(keys, (start, count, 0, 0), (cursors, cursors), positions)
-        for number in range(width_of(words)):
-            plane = planes[number]
-            if grouped_planes >> number & 1:
-                shift = np.uint64(8 * number)
-                for i in range(count):
-                    plane[positions[i]] = np.uint8(np.uint64(block[i]) >> shift)
-            else:
-                _take_plane(block, count, number, plane, start)
+            find_positions(keys, (start, count, later_start, later_count), cursors, positions)
+        for which in range(2 if later_count else 1):  # one call in a loop: two would be compiled twice
+            at, size = (later_start, later_count) if which else (start, count)
+            _map_block(words, base, at, size, mapping, block, 0)
+            varying |= _differing_bits(block, size, first)
+            _take_planes(block, size, at, grouped_planes, behind(positions, which * BLOCK_WORDS), planes)
     return varying
+
+
+@inner
+def _take_planes(
+    block: Pointer, count: int, start: int, grouped_planes: int, positions: Pointer, planes: Pointer
+) -> None:
+    for number in range(width_of(block)):
+        plane = planes[number]
+        if grouped_planes >> number & 1:
+            shift = np.uint64(8 * number)
+            for i in range(count):
+                plane[positions[i]] = np.uint8(np.uint64(block[i]) >> shift)
+        else:
+            _take_plane(block, count, number, plane, start)
 
 
 @inner
