@@ -150,21 +150,32 @@ class Staging:
         """Whether frozen parameters are skipped."""
         return self._skips
 
-    def expect(self, states: Mapping[str, FlatState]) -> None:
-        """Get ready for states like these: make the arenas' pages in the background, unless there are arenas already.
+    def expect(self, states: Mapping[str, FlatState], *, at_once: bool) -> None:
+        """Get ready for states like these: make the arenas, unless there are some already, and their pages.
 
         Does nothing in a forked child, which saves nothing.
 
+        Args:
+            states: by item name.
+            at_once: have the pages when this returns, also those of arenas that there were, and not some time later.
+
         Raises:
             NoRoom: such a state exceeds ``max_bytes``.
-            MemoryError: there is no address space for it.
+            MemoryError: there is no address space for it; with ``at_once``, or no memory.
         """
         _, size_bytes = _places(states)
         has_two = fits_beside(size_bytes, size_bytes, self._max_bytes)
-        if self._arenas == (None, None) and self._pid == os.getpid():
+        if self._pid != os.getpid():
+            return
+        is_first = self._arenas == (None, None)
+        if is_first:
             arenas = [_new_arena(size_bytes) for _ in range(2 if has_two else 1)]
             self._arenas = (arenas[0], arenas[1] if has_two else None)
-            self._pages.make_ahead(arenas, size_bytes)
+        known = [arena for arena in self._arenas if arena is not None and arena.size_bytes >= size_bytes]
+        if at_once:
+            self._pages.make(known, size_bytes, self._threads)
+        elif is_first:
+            self._pages.make_ahead(known, size_bytes)
 
     def close(self) -> None:
         """Give the arenas up, once no capture is under way and no save needs them; again does nothing."""

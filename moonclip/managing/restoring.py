@@ -103,7 +103,7 @@ class Restoring(Aliases, Syncing, Upkeep):
             self._resumed = taken.resumed
             if taken.resumed.commit is not None and isinstance(self._recorder, RankRecorder):
                 with suppress(Incompatible, MemoryError, OSError):  # as for one process
-                    self._recorder.expect(targets)
+                    self._recorder.expect(targets, at_once=False)
             return taken.next_step
 
     @property
@@ -263,7 +263,7 @@ class Restoring(Aliases, Syncing, Upkeep):
         self._binding.bind(point.branch, found, left=point.commit if skipped else None)
         if not self._repo.read_only:
             with suppress(Incompatible, MemoryError, OSError):  # the save that it is for will say so
-                self._staging.expect(flattened(targets, self._policy))
+                self._staging.expect(flattened(targets, self._policy), at_once=False)
         self._resumed = Resumed(found.hex(), tuple(skipped))
         return self._binding.next_step(found)
 

@@ -143,16 +143,20 @@ class RankRecorder:
             raise failure.__cause__ or failure
         return wish.future
 
-    def expect(self, items: Mapping[str, Any]) -> None:
-        """Get memory ready for this rank's share of items, in the background. Collective, for who has the turn.
+    def expect(self, items: Mapping[str, Any], *, at_once: bool) -> None:
+        """Get memory ready for this rank's share of items. Collective, for who has the turn.
+
+        Args:
+            items: by name.
+            at_once: have it when this returns, and not some time later.
 
         Raises:
             Incompatible: something cannot be stored, on any rank.
             NoRoom: this rank's share exceeds ``max_host_memory``.
-            MemoryError: there is no address space for it.
+            MemoryError: there is no address space for it; with ``at_once``, or no memory.
             RankLost: another rank ended.
         """
-        self._staging.expect(self._agreement.share_out(items).states)
+        self._staging.expect(self._agreement.share_out(items).states, at_once=at_once)
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:

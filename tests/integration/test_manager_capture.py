@@ -187,7 +187,7 @@ def test_a_resume_does_not_need_what_only_the_next_save_does(tmp_path: Path) -> 
 def test_a_manager_that_was_prewarmed_or_resumed_has_its_arenas(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path) as mgr:
         mgr.prewarm(x=state(1 << 20, 0))
-        assert None not in mgr._staging._arenas
+        assert [arena and mgr._staging._pages.made_bytes(arena) for arena in mgr._staging._arenas] == [1 << 20, 1 << 20]
         mgr.save(step=0, x=state(1 << 20, 1))
     with CheckpointManager(tmp_path) as mgr:
         target = state(1 << 20, 0)

@@ -4,6 +4,7 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from moonclip.capture.copying import Copier, _stretches
+from moonclip.capture.prefault import Pages
 from moonclip.capture.staging import Staging
 from moonclip.state.entries import FlatState, FlatTensor
 from moonclip.state.flattening import flatten
@@ -192,7 +194,7 @@ def test_a_state_that_does_not_fit_is_refused_with_the_numbers_and_costs_nothing
 ) -> None:
     staging = bounded(2 * MIB)
     kept = staging.capture(ones(2 * MIB))
-    for refused in (staging.capture, staging.expect):
+    for refused in (staging.capture, partial(staging.expect, at_once=False)):
         with pytest.raises(NoRoom, match=r"takes 3,145,728 bytes .* raise it to [0-9,]+ at least"):
             refused(ones(3 * MIB))
     assert bytes(kept.arena.memory[: 2 * MIB]) == b"\1" * (2 * MIB)
@@ -200,12 +202,28 @@ def test_a_state_that_does_not_fit_is_refused_with_the_numbers_and_costs_nothing
 
 
 def test_pages_are_made_ahead_for_both_arenas_of_an_expected_state(staging: Staging) -> None:
-    staging.expect(ones(2 * MIB))
+    staging.expect(ones(2 * MIB), at_once=False)
     pages_made()
     arenas = [arena for arena in staging._arenas if arena is not None]
     assert len(arenas) == 2
     assert all(os.fstat(arena.fd).st_blocks * 512 >= 2 * MIB for arena in arenas)
     assert {staging.capture(ones(2 * MIB)).arena.number for _ in range(3)} == {arena.number for arena in arenas}
+
+
+def test_pages_are_there_once_a_state_is_expected_at_once_whatever_the_threads_in_the_background_do(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pages, "make_ahead", lambda *_: None)  # all cores are busy
+    staging.expect(ones(2 * MIB), at_once=False)
+    arenas = [arena for arena in staging._arenas if arena is not None]
+    assert [os.fstat(arena.fd).st_blocks for arena in arenas] == [0, 0]
+    staging.expect(ones(2 * MIB), at_once=True)
+    assert [arena for arena in staging._arenas if arena is not None] == arenas
+    assert all(os.fstat(arena.fd).st_blocks * 512 >= 2 * MIB for arena in arenas)
+    assert {staging._pages.made_bytes(arena) for arena in arenas} == {2 * MIB}
+    larger = ones(arenas[0].size_bytes + MIB)  # needs another arena, which the next capture makes
+    staging.expect(larger, at_once=True)
+    assert staging.capture(larger).arena not in arenas
 
 
 def test_after_the_first_capture_the_second_arena_is_made_ahead(staging: Staging) -> None:
@@ -244,13 +262,13 @@ def test_a_state_that_has_become_far_smaller_gives_memory_back(staging: Staging)
 
 def test_a_forked_child_makes_no_pages(staging: Staging) -> None:
     staging._pid += 1
-    staging.expect(ones(2 * MIB))
+    staging.expect(ones(2 * MIB), at_once=True)
     assert staging._arenas == (None, None)
 
 
 def test_pages_of_an_arena_that_was_given_up_are_made_no_further(staging: Staging) -> None:
     size_bytes = 256 * MIB
-    staging.expect(ones(size_bytes))
+    staging.expect(ones(size_bytes), at_once=False)
     arena, _ = staging._arenas
     assert arena is not None
     watched = os.dup(arena.fd)
