@@ -195,7 +195,8 @@ def foretell(repository: Repository, groups: Sequence[Sequence[PackId]], marks: 
             told.removed.append(pack)
             told.removed_bytes += repository.packs.size_bytes(pack)
             for entry in entries:
-                packs = {place.pack for place in places[entry.id]}
+                known = places[entry.id]
+                packs = {place.pack for place in known if place.base == known[0].base}
                 is_needed = entry.id in marks.objects or (entry.kind is Kind.COMMIT and pack in packs)
                 if is_needed and entry.id not in moved and packs <= set(group):
                     moved.add(entry.id)

@@ -107,7 +107,8 @@ class Rewriter:
         """Move what packs hold into new ones, and remove them.
 
         An object is moved if the index has a place for it in one of these packs, or it is in ``keep``; not if another
-        pack holds an intact copy. What is left then goes with its pack.
+        pack holds an intact copy encoded as it is to be: as ``bases`` says, else as the copy that is read. What is
+        left then goes with its pack.
 
         Args:
             packs: which, and not too many: as much space is taken until they are gone.
@@ -222,13 +223,14 @@ class _Job:
                     is_needed = entry.id in self._keep or any(place.pack == pack.id for place in known)
                     if is_needed and entry.id not in seen:
                         seen.add(entry.id)
-                        if not self._is_elsewhere(entry, [place for place in known if place.pack not in going]):
+                        if not self._is_elsewhere(entry, known, going):
                             yield entry
 
-    def _is_elsewhere(self, entry: TableEntry, places: Sequence[Place]) -> bool:
-        """Whether another pack holds an intact copy, encoded as it is to be."""
-        for place in places:
-            if place.base == self._bases.get(entry.id, place.base):
+    def _is_elsewhere(self, entry: TableEntry, known: Sequence[Place], going: Container[PackId]) -> bool:
+        """Whether a pack that stays holds an intact copy, encoded as it is to be."""
+        base = self._bases.get(entry.id, known[0].base if known else None)
+        for place in known:
+            if place.pack not in going and place.base == base:
                 try:
                     self._verifier.require_place(entry.id, place)
                 except (NotFound, Corrupt, Incompatible):

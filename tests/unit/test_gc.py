@@ -185,6 +185,21 @@ def test_packs_of_which_little_is_needed_are_written_anew(repo: Repository) -> N
     require_whole(repo, {tip: state})
 
 
+def test_what_is_read_in_full_stays_so_beside_a_delta_in_a_pack_that_stays(repo: Repository) -> None:
+    made = line(repo, "main", 2)
+    tip, state = list(made.items())[-1]
+    write(repo.layout.packs, [chunk(state["drifts"].data), chunk(noise("garbage", 9000).data)])
+    rebuild_index(repo.layout, repo.files, repo.packs)
+    before = depths(repo, tip)
+    assert len(repo.index.places(chunk_of(repo, tip, "drifts"))) == 2
+    told = collect(repo, dry_run=True)
+    done = collect(repo)
+    assert done.compacted_count == 1
+    assert (told.made_count, told.freed_bytes) == (done.made_count, done.freed_bytes) != (0, 0)
+    assert depths(repo, tip) == before
+    require_whole(repo, made)
+
+
 def test_packs_of_which_half_is_needed_stay(repo: Repository) -> None:
     shared = noise("shared", 9000)
     save(repo, {"a": shared, "b": noise("b", 3000)}, branch="exp")

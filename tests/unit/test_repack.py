@@ -10,6 +10,7 @@ import pytest
 
 from store.errors import Busy, Incompatible
 from store.format.dtypes import Element
+from store.format.objects import Kind
 from store.format.pack import Sealed, seal
 from store.gc import collect
 from store.gc.packing import adopt
@@ -204,6 +205,27 @@ def test_tips_and_tags_are_stored_in_full_in_the_order_of_a_load(repo: Repositor
     places = [repo.index.places(chunk)[0] for entry in entries_of(repo, tagged).values() for chunk in entry.chunks]
     own = [place.offset for place in places if place.pack == repo.index.places(chunk_of(repo, tagged, "w"))[0].pack]
     assert own == sorted(own)
+
+
+def test_what_a_tip_has_in_full_stays_so_beside_a_delta_in_a_pack_that_stays(empty: Repository) -> None:
+    """A run that ended before the old places were removed leaves objects twice."""
+    state = {"v": noise("v", 3000), "w": noise("w", 3000)}
+    save(empty, state)
+    state = {name: drifted(array, name) for name, array in state.items()}
+    tip = save(empty, state).commit
+    v, w = (chunk_of(empty, tip, name) for name in state)
+    index_pack(empty, [copied(empty, w)])  # holds nothing that is to be encoded anew
+    index_pack(empty, [copied(empty, v), chunk(state["w"].data)])
+    assert depths(empty, tip) == [1, 0]
+    repack(empty, "restore")
+    assert depths(empty, tip) == [0, 0]
+    require_whole(empty, {tip: state})
+
+
+def copied(repo: Repository, object_id: ObjectId) -> Sealed:
+    """An object just as it is stored."""
+    header, payload = repo.reader.stored(object_id, Kind.CHUNK)
+    return seal(header, [payload])
 
 
 def test_sizes_shrink_across_branches_and_fine_tunes(repo: Repository, made: dict[CommitId, State]) -> None:
@@ -431,8 +453,7 @@ def test_copies_beside_the_one_that_is_read_are_taken_out(empty: Repository, mon
     state = {"w": noise("w", 3000)}
     tip = save(empty, state).commit
     place = empty.index.places(chunk_of(empty, tip, "w"))[0]
-    header, payload = empty.reader.stored(chunk_of(empty, tip, "w"), place.kind)
-    index_pack(empty, [seal(header, [payload]), chunk(b"beside")])
+    index_pack(empty, [copied(empty, chunk_of(empty, tip, "w")), chunk(b"beside")])
     collect(empty)  # takes what nothing needs
     summed = stats_of(empty)
     assert summed.repack_bytes >= place.stored_bytes

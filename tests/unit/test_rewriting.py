@@ -159,6 +159,19 @@ def test_what_is_elsewhere_is_not_moved_again(repo: Repository) -> None:
     require_whole(repo, made)
 
 
+def test_a_copy_elsewhere_against_another_base_spares_nothing(repo: Repository) -> None:
+    made = history(repo, 2)
+    tip = list(made)[-1]
+    each = chunk_of(repo, tip, "w")
+    table = write(repo.layout.packs, [chunk(made[tip]["w"].data)])
+    repo.index.write(lambda writer: writer.add_pack(table.id, table.entries))
+    assert [place.depth for place in repo.index.places(each)] == [0, 1]
+    done = Rewriter(repo).replace([table.id])
+    assert done.made == [table.id]
+    assert depth(repo, each) == 0
+    require_whole(repo, made)
+
+
 def test_a_damaged_copy_elsewhere_spares_nothing(repo: Repository) -> None:
     made = history(repo, 2)
     old = repo.packs.pack_ids()
