@@ -259,9 +259,9 @@ class CheckpointManager(Branching, ByRank, Comparing, Exporting, LiveFiles, Look
     def prewarm(self, **items: Any) -> None:
         """Get memory ready for saving these items: then first saves are as fast as later ones.
 
-        Takes 0.2 s for 500 MB of state. :meth:`resume` does so by itself, but in the background and only while a core is
-        idle: after it, this gets ready what is not yet. An optimizer that has not stepped yet has no state that could be
-        counted. Of several ranks all have to call it.
+        Takes 0.2 s for 500 MB of state. :meth:`resume` does so by itself, but in the background and only while a core
+        is idle: after it, this gets ready what is not yet. An optimizer that has not stepped yet has no state that
+        could be counted. Of several ranks all have to call it.
 
         Args:
             **items: as for :meth:`save`.
