@@ -109,6 +109,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.number = len(model.commits)
         self.asked: list[Items] = []
         self.loose: set[CommitId] | None = None
+        self.is_numbered_anew = False
 
     def teardown(self) -> None:
         """However it went, in the end everything is there, and a check finds nothing."""
@@ -224,6 +225,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _attempt_beside(self, interruption: Interruption, act: Callable[[Repository], T]) -> T:
         self.loose = self.model.garbage | self.model.dropped(1, self.model.branches)
+        self.is_numbered_anew = interruption.what == "reindex"
         known = list(self.model.commits.values())
         items = known[-1 - interruption.ago % len(known)].items if known else {}
         asked = self.marked(request(items, OTHERS_BRANCH, self.model.branches.get(OTHERS_BRANCH)), items)
@@ -259,6 +261,8 @@ class StoreMachine(RuleBasedStateMachine):
         found = self.absent()
         loose = set() if self.loose is None else self.loose | after.garbage | after.dropped(1, after.branches)
         spared = before.reached(before.doubtful)
+        # gc takes all commits for new ones if the index gave them other numbers meanwhile.
+        spared |= before.garbage if self.is_numbered_anew else set()
         for commit in {*before.absent, *after.absent, *found}:
             allowed = [known.absent.get(commit)]
             allowed += [before.absent.get(commit)] if commit in spared | late else []
@@ -266,7 +270,7 @@ class StoreMachine(RuleBasedStateMachine):
             allowed += [{WHOLE}] if commit in loose else []
             assert found.get(commit) in allowed
         self.model.absent = found
-        self.loose = None
+        self.loose, self.is_numbered_anew = None, False
 
     def _adopt_names(self, before: Model, after: Model) -> None:
         head = self.repo.refs.head()
