@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,9 +18,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 def pytest_configure() -> None:
-    """Heed Ctrl-C, and have what tests start heed it: a shell has jobs in the background ignore it."""
+    """Settings of this process that others inherit: those that tests start, and those that run them."""
+    # Ctrl-C is heeded: a shell has jobs in the background ignore it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Tests start thousands of processes: each would compile all of our modules again, which takes it a second.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="module")
