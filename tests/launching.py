@@ -1,12 +1,12 @@
 """Ranks as processes of their own, for tests of what they do together."""
 
 import os
-import subprocess
-import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from store.fsck import fsck
 from store.repository import Repository
+from tests import preloaded
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,24 +27,24 @@ def launch(
         Exit codes and output of all ranks.
     """
     settings = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
-    program = [sys.executable, "-W", "ignore", str(ROOT / "tests" / "distributed" / script), str(directory)]
-    ranks = [
-        subprocess.Popen(
-            [*program, str(rank), str(world_size), *arguments],
-            env=settings,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    try:
+    program = ["-W", "ignore", str(ROOT / "tests" / "distributed" / script), str(directory)]
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                preloaded.start(
+                    *program,
+                    str(rank),
+                    str(world_size),
+                    *arguments,
+                    environment=settings,
+                    number=rank,
+                    are_errors_told=True,
+                )
+            )
+            for rank in range(world_size)
+        ]
         told = [rank.communicate(timeout=300)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    return [rank.returncode for rank in ranks], told
+        return [rank.wait() for rank in ranks], told
 
 
 def require_done(script: str, directory: Path, world_size: int, *arguments: str) -> None:

@@ -1,7 +1,6 @@
 """The end of the script: what was queued is written, or its loss is told."""
 
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -9,8 +8,7 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager
-
-PROJECT = Path(__file__).parents[2]
+from tests import preloaded
 
 PRELUDE = """
 import os, resource, sys, torch
@@ -29,8 +27,7 @@ def no_large_file():
 
 def run(root: Path, script: str) -> subprocess.CompletedProcess[str]:
     code = PRELUDE + textwrap.dedent(script)
-    command = [sys.executable, "-W", "error", "-c", code, str(root)]
-    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False)
+    return preloaded.run("-W", "error", "-c", code, str(root))
 
 
 def require_step(root: Path, step: int) -> None:
