@@ -140,7 +140,8 @@ def _nursery(number: int) -> socket.socket:
     """What a process listens to from which others are forked. It ends with this one."""
     own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
-    settings = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    settings = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    settings |= {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}  # NumPy's would start threads at once
     command = [sys.executable, "-m", "tests.preloaded", str(others.fileno())]
     with others:
         process = subprocess.Popen(
@@ -224,7 +225,7 @@ def become(asked: Asked) -> Callable[[], None]:
     os.environ.clear()
     os.environ.update(asked.environment)
     os.chdir(asked.directory)
-    reseed()
+    be_as_new()
     arguments = list(asked.arguments)
     if arguments[0] == "-W":
         warnings.simplefilter(arguments[1])  # type: ignore[arg-type]
@@ -244,11 +245,17 @@ def become(asked: Asked) -> Callable[[], None]:
     return lambda: exec(code, main.__dict__)
 
 
-def reseed() -> None:
-    """Have random numbers differ between programs that nobody gives a seed; Python sees to its own."""
+def be_as_new() -> None:
+    """Settle anew what libraries settle when imported: random numbers (Python sees to its own) and threads.
+
+    Sums of other numbers of threads are others in their last bits.
+    """
     import numpy as np
+    import torch
 
     np.random.seed()
+    if "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 if __name__ == "__main__":

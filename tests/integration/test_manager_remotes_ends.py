@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 
 from moonclip import CheckpointManager
 from store.repository import Repository
-from tests.indexing import REPOSITORY
+from tests import preloaded
 from tests.pushing import refs_of_remote_held, remote_tip
 from tests.workers import ends, only_worker
 
@@ -56,8 +55,7 @@ def remote(tmp_path: Path) -> Path:
 
 def run_script(root: Path, remote: Path, script: str) -> subprocess.CompletedProcess[str]:
     code = SCRIPT + textwrap.dedent(script)
-    command = [sys.executable, "-W", "error", "-c", code, str(root), str(remote)]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+    return preloaded.run("-W", "error", "-c", code, str(root), str(remote))
 
 
 def step_there(root: Path) -> int | None:
@@ -130,9 +128,7 @@ def test_a_killed_trainer_leaves_its_last_saves_on_the_remote(tmp_path: Path, re
     script = (
         SCRIPT + "for step in range(5):\n    mgr.save(step=step, x=x + step).result()\nprint()\nsys.stdin.readline()"
     )
-    command = [sys.executable, "-c", script, str(tmp_path / "store"), str(remote)]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    with preloaded.start("-c", script, str(tmp_path / "store"), str(remote)) as process:
         with refs_of_remote_held(remote):
             assert process.stdout.readline() == "\n"
             worker = only_worker(process.pid)
@@ -144,7 +140,7 @@ def test_a_killed_trainer_leaves_its_last_saves_on_the_remote(tmp_path: Path, re
 
 @pytest.mark.slow
 def test_bar_5_a_run_goes_on_bit_by_bit_on_a_machine_that_has_only_the_remote(tmp_path: Path, remote: Path) -> None:
-    def training(root: str, save_until: int, end: int, seed: int) -> "subprocess.Popen[str]":
+    def training(root: str, save_until: int, end: int, seed: int) -> preloaded.Program:
         arguments = [
             str(tmp_path / root),
             str(remote),
@@ -153,11 +149,9 @@ def test_bar_5_a_run_goes_on_bit_by_bit_on_a_machine_that_has_only_the_remote(tm
             str(seed),
             str(tmp_path / f"{root}.pt"),
         ]
-        command = [sys.executable, "-c", TRAINING, *arguments]
-        return subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return preloaded.start("-c", TRAINING, *arguments)
 
     with training("first", 6, 6, 0) as first:
-        assert first.stdout is not None
         assert first.stdout.readline() == "start 0\n"
         assert first.stdout.readline() == "done\n"
         worker = only_worker(first.pid)

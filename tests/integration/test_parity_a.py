@@ -57,7 +57,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
@@ -71,6 +70,7 @@ from moonclip import CheckpointManager, Conflict, Corrupt, Incompatible, Keep, N
 from store.format.entries import TensorEntry
 from store.limits import SAVE_CHAIN_DEPTH
 from store.repository import Repository
+from tests import preloaded
 
 TESTS = Path(__file__).parents[1]
 
@@ -149,8 +149,7 @@ def test_the_table_is_true() -> None:
 
 @pytest.mark.parametrize("ending", ["closed", "killed"])
 def test_a1_a2_what_another_process_flushed_is_all_there(root: Path, ending: str) -> None:
-    command = [sys.executable, "-W", "error", "-c", TRAINING, str(root), ending]
-    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, timeout=120, check=False)
+    done = preloaded.run("-W", "error", "-c", TRAINING, str(root), ending)
     assert (done.returncode, done.stderr) == (0 if ending == "closed" else -signal.SIGKILL, "")
     known: dict[str, Any] = {"sys": sys}
     argv, sys.argv = sys.argv, ["", str(root), "imported"]

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from moonclip.managing.givens import placed, tensor_of
 from moonclip.managing.rustwords import MoreArguments, understood
 from moonclip.specs import ItemSpec
 from store.disk.calls import NO_SYNC
+from tests import preloaded
 from tests.workers import no_large_file
 
 PROJECT = Path(__file__).parents[2]
@@ -394,11 +394,8 @@ with CheckpointManager(sys.argv[1], compression_level=3) as mgr:
 
 
 def saved(root: Path, script: str = SAVING, **environment: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", script, str(root)]
     known = {name: value for name, value in os.environ.items() if not name.startswith("MOONCLIP_")}
-    return subprocess.run(
-        command, cwd=PROJECT, env=known | environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    return preloaded.run("-c", script, str(root), environment=known | environment)
 
 
 NOTICE = "moonclip: compression_level is passed over: how a chunk is compressed is chosen by what it holds\n"

@@ -40,7 +40,7 @@ from moonclip import CheckpointManager, Conflict, Incompatible, ItemSpec, Layout
 from store.errors import WorkerEnded
 from store.fsck import fsck
 from store.repository import Repository
-from tests import workers
+from tests import preloaded, workers
 from tests.mounting import overlay_file_system, small_file_system
 
 MIB = 1 << 20
@@ -146,11 +146,10 @@ sys.stdin.readline()
 def test_b14_a_retry_of_a_save_that_was_killed_has_nothing_of_it(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path) as mgr:
         mgr.save(step=0, w=1)
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdin=subprocess.PIPE) as trainer:
+    with preloaded.start("-c", KILLED, str(tmp_path)) as trainer:
         worker = workers.only_worker(trainer.pid)
         with workers.refs_held(tmp_path):
-            assert trainer.stdin is not None
-            trainer.stdin.write(b"go\n")
+            trainer.stdin.write("go\n")
             trainer.stdin.flush()
             workers.await_save(tmp_path)
             workers.kill(worker)

@@ -2,8 +2,6 @@
 
 import logging
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import torch
 from moonclip import CheckpointManager, Event, Incompatible, ItemSpec, SaveFailed, Snapshot
 from store.errors import WorkerEnded
 from store.repository import Repository
-from tests import workers
+from tests import preloaded, workers
 
 SPECS = {"model": ItemSpec(required=True), "optimizer": ItemSpec(required=True), "notes": ItemSpec()}
 SYNC_OR_ASYNC = pytest.mark.parametrize("async_save", [True, False])
@@ -194,9 +192,10 @@ mgr.save(step=1, w=2).result()
 
 
 def test_b25_a_trainer_that_is_killed_before_it_agrees_publishes_nothing(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdin=subprocess.PIPE) as trainer:
+    with preloaded.start("-c", KILLED, str(tmp_path)) as trainer:
         worker = workers.only_worker(trainer.pid)
-        trainer.communicate(b"go\n", timeout=60)
+        trainer.stdin.write("go\n")
+        trainer.communicate()
     assert trainer.returncode == -signal.SIGKILL
     assert workers.ends(worker)
     with CheckpointManager(tmp_path) as mgr:

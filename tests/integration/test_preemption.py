@@ -19,6 +19,7 @@ import torch
 from moonclip import CheckpointManager, DeadlinePassed, Incompatible, MoonclipError, RemoteMissing, SaveFailed
 from moonclip.managing.milestones import _tell
 from moonclip.managing.preemption import STOP_SIGNALS
+from tests import preloaded
 from tests.pushing import refs_of_remote_held, remote_tip
 from tests.workers import becomes_true, no_large_file, only_worker, refs_held
 
@@ -43,9 +44,8 @@ with CheckpointManager(root) as mgr:
 """
 
 
-def training(root: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-W", "error", "-c", TRAINING, str(root)]
-    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def training(root: Path) -> preloaded.Program:
+    return preloaded.start("-W", "error", "-c", TRAINING, str(root))
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,11 @@ def test_b9_a_signal_at_any_moment_leaves_a_final_commit(tmp_path: Path, number:
     dice = random.Random(number)
     last = -1
     for _ in range(rounds):
-        run = training(tmp_path)
-        assert run.stdout is not None
-        for _ in range(dice.randrange(1, 40)):
-            run.stdout.readline()
-        run.send_signal(number)
-        told, errors = run.communicate(timeout=120)
+        with training(tmp_path) as run:
+            for _ in range(dice.randrange(1, 40)):
+                run.stdout.readline()
+            run.send_signal(number)
+            told, errors = run.communicate()
         assert (run.returncode, errors) == (0, "")
         with CheckpointManager(tmp_path) as mgr:
             found = mgr.describe().snapshot
@@ -223,8 +222,7 @@ mgr.watch_signals()
 {textwrap.dedent(ENDS[ending])}
 print("still here")
 """
-    command = [sys.executable, "-c", script, str(tmp_path / "store")]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False)
+    done = preloaded.run("-c", script, str(tmp_path / "store"))
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "", "")
 
 
