@@ -1,12 +1,18 @@
 """Settings of all tests."""
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tools.crash.scratch import scratch
+
+_ROOM_BYTES = 4 << 30
+"""Of memory, for what tests leave until they have ended: several times what they do."""
 
 # A machine that is busy makes any example slow: deadlines would fail tests that found nothing.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,6 +31,10 @@ def pytest_configure() -> None:
     # Tests start thousands of processes: each would compile all of our modules again, which takes it a second.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # Stores lie in memory: no test cuts the power, so the half of their time that syncs to a disk take shows nothing.
+    memory = scratch()
+    if memory is not None and shutil.disk_usage(memory).free >= _ROOM_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 @pytest.fixture(scope="module")
