@@ -150,7 +150,7 @@ class Torch:
     """Saves by the manager, in the background."""
 
     def warm_up(self) -> None:
-        import moonclip  # noqa: F401
+        from moonclip import CheckpointManager, SaveFailed  # noqa: F401
 
         self._training(0)  # the first step of an optimizer imports for seconds
 
@@ -178,7 +178,7 @@ class Torch:
 
         with Repository.open(root, thread_count=2) as repo:
             check_store(repo, acked)
-        with CheckpointManager(root, threads=2) as manager:
+        with CheckpointManager(root, threads=2, async_save=False) as manager:
             for step, commit in acked:
                 model, optimizer = self._training(step)
                 loaded = manager.load(commit)
