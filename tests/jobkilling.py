@@ -30,6 +30,7 @@ from store.errors import RankLost, SaveFailed
 from store.fsck import fsck
 from store.repository import Repository
 from tests.killing import forked
+from tests.preloaded import preload
 
 RANKS = 3
 ROWS, COLUMNS = 300, 700
@@ -132,4 +133,5 @@ def main(directory: Path, first_seed: int, trial_count: int) -> None:
 
 
 if __name__ == "__main__":
+    preload()
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
