@@ -167,6 +167,7 @@ def _end(own: socket.socket, process: "subprocess.Popen[bytes]", creator: int) -
 
 def preload() -> None:
     """Import what takes long, and start no thread."""
+    import pytest  # noqa: F401
     import torch
     import torch.distributed.checkpoint.state_dict
     import torch.distributed.fsdp

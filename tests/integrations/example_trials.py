@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.killing import forked
 from tests.launching import ROOT
+from tests.preloaded import preload
 from tests.trials import Curve
 from tests.workers import ends, workers
 
@@ -125,5 +126,6 @@ def trials() -> dict[str, Curve]:
 
 
 if __name__ == "__main__":
+    preload()
     example = imported()
     print(json.dumps(trials()))

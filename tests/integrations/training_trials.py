@@ -22,6 +22,7 @@ from moonclip import CheckpointManager
 from moonclip.integrations.accelerate import Batches, items_of, state_directory
 from moonclip.integrations.peft import adapters_of, begin, lineage
 from moonclip.integrations.transformers import MoonclipCallback, WithoutFiles
+from tests.preloaded import preload
 from tests.trials import Curve, Told, curve_of, die
 
 STEPS, EVERY = 13, 3
@@ -237,5 +238,6 @@ def main(directory: Path) -> dict[str, dict[str, Curve]]:
 
 
 if __name__ == "__main__":
+    preload()
     torch.set_num_threads(1)
     print(json.dumps(main(Path(sys.argv[1]))))
