@@ -49,14 +49,15 @@ class Pages:
         Raises:
             MemoryError: there is no room for them.
 
-        Cost: 0.2 s of CPU time for 500 MB, shared by the threads, without the GIL.
+        Cost: 0.3 s of CPU time for 500 MB of each, shared by the threads, without the GIL.
         """
-        unmade = [arena for arena in arenas if self.made_bytes(arena) < size_bytes]
-        for arena in unmade:
+        pieces = [
+            (arena, start) for arena in arenas for start in range(self.made_bytes(arena), size_bytes, PREFAULT_BYTES)
+        ]
+        for arena in arenas:
             self.set_reached(arena, size_bytes)
-        pieces = [(arena, start) for arena in unmade for start in range(0, size_bytes, PREFAULT_BYTES)]
         threads.run(lambda piece: piece[0].populate(piece[1], min(piece[1] + PREFAULT_BYTES, size_bytes)), pieces)
-        for arena in unmade:
+        for arena in arenas:
             self.set_made(arena, size_bytes)
 
     def make_ahead(self, arenas: Sequence[Arena], size_bytes: int) -> None:
@@ -64,7 +65,7 @@ class Pages:
 
         Where there is no room, or no thread to be had, it leaves them to whoever copies.
 
-        Cost: 0.2 s of CPU time for 500 MB.
+        Cost: 0.3 s of CPU time for 500 MB of each.
         """
         known = [weakref.ref(arena) for arena in arenas]
         thread = threading.Thread(target=self._make, args=(known, size_bytes), name="moonclip-pages", daemon=True)

@@ -157,7 +157,8 @@ class Staging:
 
         Args:
             states: by item name.
-            at_once: have the pages when this returns, also those of arenas that there were, and not some time later.
+            at_once: have the pages when this returns, and not some time later; also those of arenas that there were, or
+                of new ones if the state has outgrown them.
 
         Raises:
             NoRoom: such a state exceeds ``max_bytes``.
@@ -171,11 +172,16 @@ class Staging:
         if is_first:
             arenas = [_new_arena(size_bytes) for _ in range(2 if has_two else 1)]
             self._arenas = (arenas[0], arenas[1] if has_two else None)
-        known = [arena for arena in self._arenas if arena is not None and arena.size_bytes >= size_bytes]
-        if at_once:
-            self._pages.make(known, size_bytes, self._threads)
-        elif is_first:
+        elif at_once:
+            self._arenas = self._reserve(size_bytes)
+        spare, last = self._arenas
+        known = [arena for arena in (spare, last if has_two else None) if arena and arena.size_bytes >= size_bytes]
+        if is_first and not at_once:
             self._pages.make_ahead(known, size_bytes)
+        if at_once:
+            self._arenas = (None, None if is_first else last)  # if there is no memory, what there was of it goes back
+            self._pages.make(known, size_bytes, self._threads)
+            self._arenas = (spare, last)
 
     def close(self) -> None:
         """Give the arenas up, once no capture is under way and no save needs them; again does nothing."""

@@ -18,6 +18,13 @@ from .stored import StoredItem, is_container
 
 GROUPS: Final = "param_groups"
 STATE: Final = "state"
+_DECOUPLED: Final = "decoupled_weight_decay"
+_KINDS_SETTINGS: Final = frozenset({
+    "alpha", "amsgrad", "beta2_decay", "betas", "centered", "d", "dampening", "etas", "history_size", "lambd",
+    "lr_decay", "max_iter", "momentum", "momentum_decay", "nesterov", "ns_steps", "rho", "step_sizes", "t0",
+})  # fmt: skip
+"""Settings that some of torch's optimizers have and others have not."""
+
 Ids = list[list[Any]]
 """The stored id of each parameter of each group, in the optimizer's own order."""
 
@@ -30,6 +37,11 @@ def parameter_names(modules: Mapping[str, Any]) -> dict[int, str]:
         if isinstance(module, torch.nn.Module)
         for name, parameter in module.named_parameters()
     }
+
+
+def is_torchs(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it is one of torch's own, whose settings and state are known."""
+    return f"{type(optimizer).__module__}.".startswith("torch.optim.")
 
 
 class Parameters(NamedTuple):
@@ -62,6 +74,7 @@ def stored_ids(optimizer: torch.optim.Optimizer, stored: StoredItem, parameters:
     except (TypeError, KeyError, ValueError):
         found.mismatch(GROUPS, "not the state of an optimizer")
         return []
+    _require_same_kind(optimizer, _stored_settings(stored), found)
     known = _stored_names(stored, there)
     own = _own_names(optimizer, parameters.names, set(chain.from_iterable(known or ())))
     if sizes != stored_sizes and not (known and own and len(known) == len(own)):
@@ -73,6 +86,23 @@ def stored_ids(optimizer: torch.optim.Optimizer, stored: StoredItem, parameters:
     _pass_over(id_of, own, parameters.elsewhere.get(stored.name, ()), found)
     ids = [_in_order(f"{GROUPS}/{number}", id_of[number], own[number], found) for number in range(len(there))]
     return [] if found.mismatches else ids
+
+
+def _require_same_kind(optimizer: torch.optim.Optimizer, stored: Sequence[Mapping[str, Any]], found: Match) -> None:
+    """Refuse what another of torch's optimizers saved: torch takes it, and fails in the next step or goes on as that.
+
+    By settings that the target has no use for. What the commit lacks tells nothing: versions of torch add settings.
+    """
+    if not is_torchs(optimizer):
+        return
+    for number, (settings, own) in enumerate(zip(stored, optimizer.param_groups, strict=False)):
+        group, kind = f"{GROUPS}/{number}", type(optimizer).__name__
+        strange = sorted((settings.keys() & _KINDS_SETTINGS) - own.keys() - optimizer.defaults.keys())
+        there, here = settings.get(_DECOUPLED), own.get(_DECOUPLED)
+        if strange:
+            found.mismatch(group, f"of another optimizer than the target, which is {kind}: it has {', '.join(strange)}")
+        elif there is not None and here is not None and there != here:
+            found.mismatch(group, f"{_DECOUPLED} is {there} in the commit and {here} in the target: one is AdamW's")
 
 
 def _pass_over(
@@ -137,6 +167,21 @@ def _by_group(stored: StoredItem, key: str) -> Ids:
         return [group[key] for group in values[GROUPS]]
     names = sorted((name for name in stored.entries if parent_of(name) == GROUPS), key=_index)
     return [values[name][key] if name in values else values[join(name, key)] for name in names]
+
+
+def _stored_settings(stored: StoredItem) -> list[Mapping[str, Any]]:
+    """What the stored groups say, by key; ``None`` for what has an entry of its own, as a learning rate may."""
+    values: Any = stored.values
+    if not is_container(stored.entries.get(ROOT)):
+        return list(values[ROOT][GROUPS])
+    if not is_container(stored.entries.get(GROUPS)):
+        return list(values[GROUPS])
+    names = sorted((name for name in stored.entries if parent_of(name) == GROUPS), key=_index)
+    return [values[name] if name in values else _below(stored, name) for name in names]
+
+
+def _below(stored: StoredItem, group: str) -> dict[str, Any]:
+    return {last_segment(name): stored.values.get(name) for name in stored.entries if parent_of(name) == group}
 
 
 def _index(name: str) -> int:

@@ -20,7 +20,7 @@ from ..state.names import last_segment, segment
 from ..state.policy import Policy
 from ..state.tensors import torch_dtype
 from .matching import Match, match
-from .numbering import GROUPS, Ids, Parameters, stored_ids
+from .numbering import GROUPS, Ids, Parameters, is_torchs, stored_ids
 from .stored import StoredItem
 from .targets import like
 
@@ -40,9 +40,9 @@ def match_optimizer(
 ) -> tuple[Match, Ids]:
     """Compare an optimizer with its stored state. Writes nothing.
 
-    Groups have to agree in number and size; of state, only what both have can disagree: a fresh optimizer has none.
-    Tensors that agree in shape and dtype are written in place, all others come anew, in their stored dtype. What
-    belongs to a DTensor comes anew as one, laid out alike.
+    Groups have to agree in number and size, and come of the same kind of optimizer where that is torch's; of state,
+    only what both have can disagree: a fresh optimizer has none. Tensors that agree in shape and dtype are written in
+    place, all others come anew, in their stored dtype. What belongs to a DTensor comes anew as one, laid out alike.
 
     Args:
         optimizer: the target.
@@ -101,7 +101,6 @@ def _place_new_state(optimizer: torch.optim.Optimizer, stored: StoredItem, ids: 
     """What a fresh optimizer does not have yet: of which shape it has to be, and on which ranks it lies."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     owner = {segment(there): parameter for there, parameter in zip(chain.from_iterable(ids), parameters, strict=True)}
-    is_torchs = type(optimizer).__module__.startswith("torch.optim.")
     for name, entry in stored.entries.items():
         if not name.startswith(_STATE) or not isinstance(entry, TensorEntry):
             continue
@@ -109,7 +108,7 @@ def _place_new_state(optimizer: torch.optim.Optimizer, stored: StoredItem, ids: 
         if parameter is None or name in found.placements or name in found.aliases:
             continue
         key, shape = last_segment(name), tuple(parameter.shape)
-        if is_torchs and key in _MOMENTS and entry.shape != shape:
+        if is_torchs(optimizer) and key in _MOMENTS and entry.shape != shape:
             shapes = f"shape {list(entry.shape)} in the commit, and its parameter {list(shape)} in the target"
             found.mismatch(name, shapes)
         elif is_distributed(parameter) and _is_made_beside(key, entry, parameter):

@@ -135,7 +135,7 @@ def join(
         mapping: ``COPY`` … ``ORDERED_DIFF``.
         keys: uint8[n] if any plane is grouped, else ignored.
         cursors: int64[256], where each key's group starts; destroyed.
-        grouped_planes: bit p set: plane p is in group order.
+        grouped_planes: bit p set: plane p is in group order. No bit of a plane that there is not.
         words: words[n], fully overwritten, with final values only; aliases no input.
 
     Cost: one pass, no allocation (compiled), releases the GIL.

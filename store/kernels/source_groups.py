@@ -16,7 +16,7 @@ from .reference import KEYS
 from .scratch import BLOCK_WORDS, CELLS, CURSORS, LATER_CURSORS, PARTS
 
 _Stretches = tuple[int, int, int, int]
-"""Where one begins and how many words it has, and the same of another one, which is no longer."""
+"""Where one begins and how many words it has; and the same of another one, which has at most as many."""
 
 
 @inner
@@ -58,22 +58,23 @@ def begin_halves(base: Pointer, word_count: int, first_bit: int, mask: int, keys
 
 
 @inner
+def _step(cursors: Pointer, key: int) -> int:
+    """Where the next word of a group is."""
+    position = cursors[np.int64(key)]
+    cursors[np.int64(key)] = position + 1
+    return position
+
+
+@inner
 def find_positions(keys: Pointer, stretches: _Stretches, cursors: tuple[Pointer, Pointer], positions: Pointer) -> None:
     """Where words are in group order; those of the second stretch from ``BLOCK_WORDS`` on."""
     start, count, later_start, later_count = stretches
     first, later = cursors
     for i in range(later_count):
-        key, later_key = np.int64(keys[start + i]), np.int64(keys[later_start + i])
-        position, later_position = first[key], later[later_key]
-        first[key] = position + 1
-        later[later_key] = later_position + 1
-        positions[i] = position
-        positions[BLOCK_WORDS + i] = later_position
+        positions[i] = _step(first, keys[start + i])
+        positions[BLOCK_WORDS + i] = _step(later, keys[later_start + i])
     for i in range(later_count, count):
-        key = np.int64(keys[start + i])
-        position = first[key]
-        first[key] = position + 1
-        positions[i] = position
+        positions[i] = _step(first, keys[start + i])
 
 
 @inner
@@ -124,16 +125,11 @@ def _take(
     start, count, later_start, later_count = stretches
     first, later = cursors
     for i in range(later_count):
-        key, later_key = np.int64(keys[start + i]), np.int64(keys[later_start + i])
-        position, later_position = first[key], later[later_key]
-        first[key] = position + 1
-        later[later_key] = later_position + 1
+        position, later_position = _step(first, keys[start + i]), _step(later, keys[later_start + i])
         part[i] = plane[position]
         part[BLOCK_WORDS + i] = plane[later_position]
     for i in range(later_count, count):
-        key = np.int64(keys[start + i])
-        position = first[key]
-        first[key] = position + 1
+        position = _step(first, keys[start + i])
         part[i] = plane[position]
 
 
@@ -146,22 +142,17 @@ def _take_two(
     part: Pointer,
     other_part: Pointer,
 ) -> None:
-    """For two: nor then."""
+    """For two planes alone: the same. More of them only other writers put in group order."""
     start, count, later_start, later_count = stretches
     first, later = cursors
     plane, other = planes
     for i in range(later_count):
-        key, later_key = np.int64(keys[start + i]), np.int64(keys[later_start + i])
-        position, later_position = first[key], later[later_key]
-        first[key] = position + 1
-        later[later_key] = later_position + 1
+        position, later_position = _step(first, keys[start + i]), _step(later, keys[later_start + i])
         part[i] = plane[position]
         other_part[i] = other[position]
         part[BLOCK_WORDS + i] = plane[later_position]
         other_part[BLOCK_WORDS + i] = other[later_position]
     for i in range(later_count, count):
-        key = np.int64(keys[start + i])
-        position = first[key]
-        first[key] = position + 1
+        position = _step(first, keys[start + i])
         part[i] = plane[position]
         other_part[i] = other[position]

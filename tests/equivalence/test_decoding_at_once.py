@@ -24,12 +24,15 @@ from store.kernels.framing import BLOCK_BYTES
 from store.kernels.mapping import COPY, DIFF, ORDERED_DIFF, ROTATE, XOR
 from store.kernels.native import Native
 from store.kernels.payloads import CODED_BODY, DECODED, ENTRY_BYTES, IS_GROUPED, UNKNOWN, payload_room
-from store.kernels.scratch import ASIDE, KINDS
+from store.kernels.scratch import ASIDE, BLOCK_WORDS, KINDS
 
 WIDTHS = st.sampled_from([1, 2, 4, 8])
 MAPPINGS = st.sampled_from([COPY, ROTATE, XOR, DIFF, ORDERED_DIFF])
 CODES = st.sampled_from([KEPT, CODED, CODED, MATCHED, CODED | GROUPED, CODED | GROUPED, MATCHED | GROUPED])
-COUNTS = st.integers(1, 400) | st.integers(1, 6000) | st.integers(60_000, 70_000) | st.integers(260_000, 270_000)
+EDGES = st.builds(lambda blocks, words: blocks * BLOCK_WORDS + words, st.integers(1, 4), st.integers(-1, 1))
+COUNTS = (
+    EDGES | st.integers(1, 400) | st.integers(1, 6000) | st.integers(60_000, 70_000) | st.integers(260_000, 270_000)
+)
 EXPONENT = 3, 15
 GUARD = 0xA7
 _NO_ACCESS = 0
@@ -219,7 +222,8 @@ class Fenced:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.integers(1, 400) | st.integers(60_000, 70_000),
+    WIDTHS,
+    EDGES | st.integers(1, 400) | st.integers(60_000, 70_000),
     st.integers(0, 2**32),
     st.lists(CODES, min_size=8, max_size=8),
     DAMAGE,
@@ -229,6 +233,7 @@ class Fenced:
 )
 def test_nothing_outside_is_read_or_written(
     compiled: Native,
+    width: int,
     count: int,
     seed: int,
     codes: list[int],
@@ -237,24 +242,25 @@ def test_nothing_outside_is_read_or_written(
     heads_only: bool,
     at_end: bool,
 ) -> None:
-    chunk = chunk_of(compiled, 2, count, seed, XOR, codes)
-    payload = damaged(chunk.payload, 2, flips, kept, heads_only)
+    chunk = chunk_of(compiled, width, count, seed, XOR, codes)
+    payload = damaged(chunk.payload, width, flips, kept, heads_only)
     fenced = Fenced(len(payload))
     at = fenced.filled(payload, at_end=at_end)
-    out, keys = np.full(2 * count + 64, GUARD, np.uint8), np.full(count + 64, GUARD, np.uint8)
-    planes = np.full((2, count + 128), GUARD, np.uint8)
+    out, keys = np.full(width * count + 64, GUARD, np.uint8), np.full(count + 64, GUARD, np.uint8)
+    planes = np.full((width, count + 128), GUARD, np.uint8)
     scratch = {number: np.zeros(size + 64, kind) for number, (kind, size) in KINDS.items()}
     for array in scratch.values():
         array[-64:] = 77
     places = (ctypes.c_void_p * len(KINDS))(*(scratch[number].ctypes.data for number in range(len(KINDS))))
     rooms = (ctypes.c_void_p * 16)()
-    rooms[ASIDE], rooms[ASIDE + 1] = planes[0].ctypes.data + 64, planes[1].ctypes.data + 64
+    for number, plane in enumerate(planes):
+        rooms[ASIDE + number] = plane.ctypes.data + 64
     call = compiled._functions["decode", 1]
     done = call(
         at,
         len(payload),
         chunk.base.ctypes.data,
-        2,
+        width,
         count,
         XOR,
         chunk.grouped,
@@ -267,13 +273,13 @@ def test_nothing_outside_is_read_or_written(
     )
     assert (planes[:, :64] == GUARD).all()
     assert (planes[:, -64:] == GUARD).all()
-    assert (out[2 * count :] == GUARD).all()
+    assert (out[width * count :] == GUARD).all()
     assert (keys[count:] == GUARD).all()
     assert all((array[-64:] == 77).all() for array in scratch.values())
     if done != DECODED:
         assert (out == GUARD).all()
     elif not flips and kept == 1:
-        assert out[: 2 * count].tobytes() == chunk.words.tobytes()
+        assert out[: width * count].tobytes() == chunk.words.tobytes()
 
 
 # --- what others write ----------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A manager that copies while training goes on, within bounds of memory, and skips what is frozen."""
 
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from moonclip import CheckpointManager, Incompatible, NoRoom, SaveFailed, StateChanged
+from moonclip.state.entries import FlatTensor
 from store.errors import NotUnchanged
 from store.limits import WORKER_BYTES
 from tests.gating import GatedThreads
@@ -194,6 +196,26 @@ def test_a_manager_that_was_prewarmed_or_resumed_has_its_arenas(tmp_path: Path) 
         assert mgr.resume(x=target) == 1
         assert None not in mgr._staging._arenas
         assert torch.equal(target, state(1 << 20, 1))
+
+
+def test_the_collector_finds_nothing_of_a_state_that_was_handed_over(tmp_path: Path) -> None:
+    """What was flattened is gone when collections are allowed again, of which each looks at every object."""
+    seen: list[int] = []
+
+    def look(phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(sum(type(each) is FlatTensor for each in gc.get_objects()))
+
+    small = {str(number): torch.ones(2) for number in range(3000)}
+    with CheckpointManager(tmp_path) as mgr:
+        gc.collect()
+        gc.callbacks.append(look)
+        try:
+            mgr.save(step=0, x=small)
+        finally:
+            gc.callbacks.remove(look)
+    assert seen
+    assert not any(seen)
 
 
 @pytest.mark.parametrize("options", [{"capture": "later"}, {"max_host_memory": "much"}], ids=str)

@@ -245,6 +245,39 @@ def test_groups_that_differ_are_refused_before_anything_is_written(mgr: Checkpoi
         mgr.load(into={"model": other.optimizer})
 
 
+KINDS_ALONE = {"SGD", "Adam", "AdamW", "Adagrad", "Adafactor", "RMSprop", "Rprop", "ASGD", "NAdam", "LBFGS", "Muon"}
+"""Optimizers of which each has settings that none of the others has, or differs in one."""
+
+
+@pytest.mark.parametrize("there", sorted(KINDS_ALONE))
+def test_the_state_of_another_kind_of_optimizer_is_refused(mgr: CheckpointManager, there: str) -> None:
+    """torch takes it: lr and betas of the other, and a KeyError in the next step."""
+    saved = Training(there, {"lr": 0.01})
+    mgr.save(step=0, optimizer=saved.optimizer).result()
+    for here in sorted(KINDS_ALONE):
+        fresh = Training(here, {"lr": 0.5})
+        if here == there:
+            mgr.resume(optimizer=fresh.optimizer)
+        elif len(fresh.optimizer.param_groups[0]["params"]) == len(saved.optimizer.param_groups[0]["params"]):
+            with pytest.raises(Incompatible, match=r"param_groups/0: (of another optimizer|decoupled_weight_decay is)"):
+                mgr.resume(optimizer=fresh.optimizer)
+            assert fresh.optimizer.param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_settings_that_versions_and_people_add_are_no_other_kind(mgr: CheckpointManager, is_plain: bool) -> None:
+    saved = Training("AdamW", {"lr": 0.01} if is_plain else {"lr": torch.tensor(0.01)})
+    saved.step(0)
+    (group,) = saved.optimizer.param_groups
+    del group["decoupled_weight_decay"], group["fused"]  # as versions of torch that knew none
+    group |= {"initial_lr": 0.01, "scale": 2.0}
+    mgr.save(step=0, optimizer=saved.optimizer).result()
+    fresh = Training("AdamW", {})
+    mgr.resume(optimizer=fresh.optimizer)
+    assert fresh.optimizer.param_groups[0]["scale"] == 2.0 and fresh.optimizer.param_groups[0]["lr"] == 0.01
+    fresh.step(1)
+
+
 @pytest.mark.parametrize("groups", [{"lr": torch.ones(3)}, [torch.ones(3)], 5, {"lr": 1}])
 def test_what_is_no_optimizers_state_is_refused(mgr: CheckpointManager, groups: Any) -> None:
     mgr.save(step=0, optimizer={"param_groups": groups, "state": {"x": torch.ones(2)}})

@@ -3,6 +3,7 @@
 import os
 import resource
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -221,9 +222,55 @@ def test_pages_are_there_once_a_state_is_expected_at_once_whatever_the_threads_i
     assert [arena for arena in staging._arenas if arena is not None] == arenas
     assert all(os.fstat(arena.fd).st_blocks * 512 >= 2 * MIB for arena in arenas)
     assert {staging._pages.made_bytes(arena) for arena in arenas} == {2 * MIB}
-    larger = ones(arenas[0].size_bytes + MIB)  # needs another arena, which the next capture makes
+
+
+@pytest.mark.parametrize("capture_count", [0, 1, 2])
+def test_a_state_that_has_outgrown_its_arenas_gets_pages_at_once(staging: Staging, capture_count: int) -> None:
+    """A first step makes an optimizer's state."""
+    staging.expect(ones(2 * MIB), at_once=True)
+    for _ in range(capture_count):
+        staging.capture(ones(2 * MIB))
+    larger = ones(6 * MIB)
     staging.expect(larger, at_once=True)
-    assert staging.capture(larger).arena not in arenas
+    spare = staging._arenas[0]
+    assert spare is not None and staging._pages.made_bytes(spare) == 6 * MIB
+    assert os.fstat(spare.fd).st_blocks * 512 >= 6 * MIB
+    assert staging.capture(larger).arena is spare
+
+
+def test_a_state_for_whose_second_copy_is_no_room_any_more_gets_pages_for_one() -> None:
+    threads = Threads(2)
+    budget_bytes = WORKER_BYTES + 8 * MIB + MIB // 2
+    staging = Staging(threads, max_bytes=budget_bytes)
+    for _ in range(2):
+        staging.capture(ones(4 * MIB))
+    staging.expect(ones(4 * MIB + MIB // 4 + PAGE_BYTES), at_once=True)
+    taken_bytes = sum(os.fstat(arena.fd).st_blocks * 512 for arena in staging._arenas if arena is not None)
+    threads.close()
+    assert 4 * MIB < taken_bytes <= budget_bytes - WORKER_BYTES
+
+
+def test_where_there_is_no_memory_what_was_got_goes_back(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = weakref.ref(staging.capture(ones(2 * MIB)).arena)
+    made = Arena.populate
+
+    def populate(arena: Arena, start: int, stop: int) -> None:
+        made(arena, start, stop)
+        if start:
+            raise MemoryError("no more")
+
+    monkeypatch.setattr(Arena, "populate", populate)
+    with pytest.raises(MemoryError):
+        staging.expect(ones(20 * MIB), at_once=True)
+    spare, last = staging._arenas
+    assert spare is None and last is first()
+    fresh = Staging(staging._threads)
+    with pytest.raises(MemoryError):
+        fresh.expect(ones(20 * MIB), at_once=True)
+    assert fresh._arenas == (None, None)
+    monkeypatch.undo()
+    fresh.expect(ones(20 * MIB), at_once=True)
+    assert None not in fresh._arenas
 
 
 def test_after_the_first_capture_the_second_arena_is_made_ahead(staging: Staging) -> None:
