@@ -31,6 +31,7 @@ from ..upkeep.absences import Absence, Why
 from ..upkeep.gclock import collecting
 from ..upkeep.rewriting import Replaced
 from . import packing
+from .foretelling import foretell
 from .marking import Marks
 from .packing import Emptying, Present
 from .planning import Plan, plan, spare_after
@@ -135,7 +136,7 @@ class _Gc:
         told.object_bytes = sum(tally.doomed_bytes for tally in tallies)
         planned = self._plan(present, told)
         emptied = packing.remove_empty(self._repo, self._empty(planned, present), self._marks, None, _nobody_counts)
-        self._add(told, emptied, packing.foretell(self._repo, planned.sparse, self._marks))
+        self._add(told, emptied, foretell(self._repo, planned.sparse, self._marks))
         return told
 
     def run(self, room: Room) -> Collected:

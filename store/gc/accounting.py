@@ -7,6 +7,7 @@ from ..batches import batches
 from ..ids import ObjectId
 from ..repository import Repository
 from . import packing
+from .foretelling import foretell
 from .marking import LOOKUP_BATCH, Marks
 from .planning import filling, plan, spare_after
 from .survey import Survey, Tally
@@ -58,7 +59,7 @@ def account(repository: Repository, used: Sequence[Container[ObjectId]]) -> Held
     free = {pack: sizes[pack] for pack in (there.indexed - watch.leased_packs()) & sizes.keys()}
     planned = plan(survey.packs, free)
     emptied = sum(sizes.get(pack, 0) for pack in (*planned.empty, *there.strays))
-    compacted = packing.foretell(repository, planned.sparse, marks)
+    compacted = foretell(repository, planned.sparse, marks)
     gone = {*planned.empty, *planned.moved, *there.strays}
     spare = {pack: filling(pack, size, survey.packs.get(pack, Tally(0))).spare_bytes for pack, size in sizes.items()}
     repack_bytes = spare_after(planned, survey.packs, free, repository.index.packs())

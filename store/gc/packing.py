@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 
 from ..disk.ballastroom import Room
 from ..errors import Corrupt, Incompatible
-from ..format.objects import Kind
 from ..format.pack import TableEntry
 from ..ids import ObjectId, PackId
 from ..index import IndexWriter
 from ..index.depths import resolve_depths
-from ..limits import MAX_PACK_BYTES
 from ..opening.reindex import Digest, PackEntry, digest_packs
 from ..reading.packs import PackGone
-from ..repack.hollow import pack_bytes
 from ..repository import Repository
 from ..saving.leases import acquire_lease, living_leases
 from ..upkeep.retiring import retire_pack
@@ -181,43 +178,6 @@ def compact(
             done.left |= dict.fromkeys(group, "the disk is too full to write anew what is needed of it")
     done.add(room.make(rewriter.finish))
     return done
-
-
-def foretell(repository: Repository, groups: Sequence[Sequence[PackId]], marks: Marks) -> Replaced:
-    """What :func:`compact` would do, as far as nothing is damaged. Changes nothing."""
-    told = Replaced()
-    moved: set[ObjectId] = set()
-    for group in groups:
-        sizes: list[int] = []
-        for pack in group:
-            entries = repository.packs.table(pack).entries
-            places = repository.index.places_of_each([entry.id for entry in entries])
-            told.removed.append(pack)
-            told.removed_bytes += repository.packs.size_bytes(pack)
-            for entry in entries:
-                known = places[entry.id]
-                packs = {place.pack for place in known if place.base == known[0].base}
-                is_needed = entry.id in marks.objects or (entry.kind is Kind.COMMIT and pack in packs)
-                if is_needed and entry.id not in moved and packs <= set(group):
-                    moved.add(entry.id)
-                    sizes.append(entry.stored_bytes)
-        for made in _filled(sizes):
-            told.made.append(PackId(b""))
-            told.made_bytes += made
-    return told
-
-
-def _filled(sizes: Sequence[int]) -> list[int]:
-    """Lengths of the packs that objects of these sizes fill, one after another."""
-    lengths: list[int] = []
-    stored_bytes = count = 0
-    for size_bytes in sizes:
-        if count and pack_bytes(stored_bytes, 0) + size_bytes > MAX_PACK_BYTES:
-            lengths.append(pack_bytes(stored_bytes, count))
-            stored_bytes = count = 0
-        stored_bytes += size_bytes
-        count += 1
-    return [*lengths, pack_bytes(stored_bytes, count)] if count else lengths
 
 
 def sizes_of(repository: Repository, packs: Iterable[PackId]) -> Mapping[PackId, int]:

@@ -29,6 +29,7 @@ from ..ids import ObjectId, PackId
 from ..index import Copy, IndexWriter, Place, Unremoved
 from ..limits import REWRITE_WINDOW_BYTES, SWEEP_KEYS
 from ..reading.packs import PackGone
+from ..reading.reader import Stored
 from ..repository import Repository
 from ..saving.leases import Lease, acquire_lease
 from ..saving.packseries import PackSeries
@@ -107,8 +108,8 @@ class Rewriter:
         """Move what packs hold into new ones, and remove them.
 
         An object is moved if the index has a place for it in one of these packs, or it is in ``keep``; not if another
-        pack holds an intact copy encoded as it is to be: as ``bases`` says, else as the copy that is read. What is
-        left then goes with its pack.
+        pack holds an intact copy encoded as it is to be: as ``bases`` says, else as the copy that is read, the first
+        that is intact. What is left then goes with its pack.
 
         Args:
             packs: which, and not too many: as much space is taken until they are gone.
@@ -124,8 +125,8 @@ class Rewriter:
             BrokenIndex: the index is damaged, and damaged again after it was rebuilt.
             Corrupt: a new pack cannot be read back, or a lease is damaged. Whatever was there is there.
 
-        Cost: reads what is moved twice, and the bases of its deltas; memory of ``REWRITE_WINDOW_BYTES`` and a few
-        chunks a thread.
+        Cost: reads what is moved twice, and the bases of its deltas; what there is encoded in several ways once more;
+        memory of ``REWRITE_WINDOW_BYTES`` and a few chunks a thread.
         """
         with acquire_lease(self._repo.layout.root, self._repo.files) as lease:
             job = _Job(self._repo, lease, keep, bases or {}, self._advance)
@@ -166,6 +167,7 @@ class _Job:
         self._bases = bases
         self._advance = advance
         self._verifier = Verifier(repository.reader, repository.packs)
+        self._sound: dict[ObjectId, Place] = {}
 
     def run(self, packs: Sequence[PackId], order: Callable[[TableEntry], Any] | None) -> Replaced:
         old = [each for pack in packs if (each := self._read(pack)) is not None]
@@ -228,15 +230,31 @@ class _Job:
 
     def _is_elsewhere(self, entry: TableEntry, known: Sequence[Place], going: Container[PackId]) -> bool:
         """Whether a pack that stays holds an intact copy, encoded as it is to be."""
-        base = self._bases.get(entry.id, known[0].base if known else None)
-        for place in known:
-            if place.pack not in going and place.base == base:
-                try:
-                    self._verifier.require_place(entry.id, place)
-                except (NotFound, Corrupt, Incompatible):
-                    continue
-                return True
-        return False
+        base = self._base_to_be(entry.id, known)
+        return any(
+            place.base == base and place.pack not in going and self._is_intact(entry.id, place) for place in known
+        )
+
+    def _base_to_be(self, object_id: ObjectId, known: Sequence[Place]) -> ObjectId | None:
+        """Against what an object is to be stored: as ``bases`` says, else as the copy that is read.
+
+        The first copy may not be that one: it may be rotten, decode to something else, or its base may be lost.
+        """
+        if object_id in self._bases:
+            return self._bases[object_id]
+        if len({place.base for place in known}) > 1:
+            for place in known:
+                if self._is_intact(object_id, place):
+                    self._sound[object_id] = place
+                    return place.base
+        return known[0].base if known else None
+
+    def _is_intact(self, object_id: ObjectId, place: Place) -> bool:
+        try:
+            self._verifier.require_place(object_id, place)
+        except (NotFound, Corrupt, Incompatible):
+            return False
+        return True
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
@@ -282,7 +300,7 @@ class _Job:
 
     def _sealed(self, entry: TableEntry) -> Sealed:
         if entry.kind != Kind.CHUNK or entry.id not in self._bases:
-            header, payload = self._repo.reader.stored(entry.id, entry.kind)
+            header, payload = self._stored(entry)
             return seal(header, [payload])
         raw, base = self._verifier.chunk(entry.id, entry.raw_bytes), self._bases[entry.id]
         encoded = encode(raw, entry.element, None if base is None else self._verifier.chunk(base, entry.raw_bytes))
@@ -291,6 +309,13 @@ class _Job:
             Kind.CHUNK, encoded.transform, encoded.grouped, entry.element, entry.raw_bytes, entry.id, used
         )
         return seal(header, encoded.payload)
+
+    def _stored(self, entry: TableEntry) -> Stored:
+        """The copy that is read."""
+        place = self._sound.get(entry.id)
+        if place is None:
+            return self._repo.reader.stored(entry.id, entry.kind)
+        return self._repo.packs.read(place.pack, place.offset, place.stored_bytes, entry.id)
 
     def _verified(self, table: PackTable) -> list[TableEntry]:
         """What can be read back from a new pack as it should be."""

@@ -10,10 +10,7 @@ import pytest
 
 from store.errors import Busy, Incompatible
 from store.format.dtypes import Element
-from store.format.objects import Kind
-from store.format.pack import Sealed, seal
 from store.gc import collect
-from store.gc.packing import adopt
 from store.history.stats import collect as stats_of
 from store.ids import CommitId, ObjectId, chunk_id
 from store.index import Copy
@@ -41,7 +38,8 @@ from tests.arrays import (
     save,
 )
 from tests.collecting import forget_branch
-from tests.packing import chunk, delta, write
+from tests.copies import copied, index_pack
+from tests.packing import chunk, delta
 
 GOALS = get_args(Goal)
 
@@ -220,12 +218,6 @@ def test_what_a_tip_has_in_full_stays_so_beside_a_delta_in_a_pack_that_stays(emp
     repack(empty, "restore")
     assert depths(empty, tip) == [0, 0]
     require_whole(empty, {tip: state})
-
-
-def copied(repo: Repository, object_id: ObjectId) -> Sealed:
-    """An object just as it is stored."""
-    header, payload = repo.reader.stored(object_id, Kind.CHUNK)
-    return seal(header, [payload])
 
 
 def test_sizes_shrink_across_branches_and_fine_tunes(repo: Repository, made: dict[CommitId, State]) -> None:
@@ -461,9 +453,3 @@ def test_copies_beside_the_one_that_is_read_are_taken_out(empty: Repository, mon
     assert len(empty.index.places(chunk_of(empty, tip, "w"))) == 1
     assert stats_of(empty).pack_bytes <= summed.pack_bytes - place.stored_bytes
     require_whole(empty, {tip: state})
-
-
-def index_pack(repo: Repository, sealed: list[Sealed]) -> None:
-    """Publish a pack, and tell the index of it."""
-    table = write(repo.layout.packs, sealed)
-    adopt(repo, [table.id])
