@@ -29,7 +29,7 @@ soak: setup  ## savers, loaders, gc, repack and checks at work on one store at o
 fuzz: setup  ## fuzz all that reads what a remote sent (ten minutes)
 	$(BIN)/python -m tools.fuzz
 
-demo: setup  ## train, kill, resume, branch: see what it does (under 4 minutes)
+demo: setup  ## train, kill, resume, branch: see what it does (under 4 minutes, after some of installing, once)
 	$(BIN)/python -m tools.demo
 
 bench: setup $(PEERS)/.ready  ## measure everything beside the peers (an hour or more)

@@ -16,6 +16,9 @@ PURPOSES: Final = ("read", "write", "gc")
 VIEWS: Final = "moonclip-views-1"
 """Deltas against a window of a base, or a cast of it."""
 
+USUAL_NAME: Final = "checkpoints"
+"""What a store is called where nobody says otherwise."""
+
 _FEATURES_OF_NEW: Final = frozenset({"moonclip-1"})
 FEATURES: Final = _FEATURES_OF_NEW | {VIEWS}
 """What this version reads, writes and collects. A change that an older version must not touch adds a name; those that
@@ -92,6 +95,26 @@ def features_named(root: Path, data: bytes, purpose: str) -> frozenset[str]:
         raise Incompatible(f"{root}/format is not a Moonclip format file ({error})", path=str(root)) from error
 
 
+def is_store(directory: Path) -> bool:
+    """Whether a directory is a store; one that cannot be looked into is none."""
+    layout = Layout(directory)
+    try:
+        return layout.format.is_file() and layout.packs.is_dir()
+    except OSError:
+        return False
+
+
 def not_a_store(root: Path) -> StoreNotFound:
-    """The error for a path that holds no store."""
-    return StoreNotFound(f"no store at {root}; make one with `moonclip -C {root} init`", path=str(root))
+    """The error for a path that holds no store. It names one directly below, if there is any: that may be meant."""
+    below = store_below(root)
+    hint = f"make one with `moonclip -C {root} init`" if below is None else f"there is one at {below}: name that"
+    return StoreNotFound(f"no store at {root}; {hint}", path=str(root))
+
+
+def store_below(root: Path) -> Path | None:
+    """The store directly below a directory: the one that is called as is usual, or else the first by name."""
+    try:
+        found = [path for path in root.iterdir() if is_store(path)]
+    except OSError:
+        return None
+    return min(found, key=lambda path: (path.name != USUAL_NAME, path.name), default=None)

@@ -1,5 +1,6 @@
 """The entry point: which commands there are, and what becomes of errors."""
 
+import difflib
 import errno
 import io
 import logging
@@ -16,7 +17,7 @@ import click
 from store.errors import MoonclipError
 
 from .location import Location
-from .text import printable, told_of
+from .text import did_you_mean, printable, told_of
 
 _MODULE_OF: Final = {
     "init": "init",
@@ -52,6 +53,19 @@ _MODULE_OF: Final = {
     "migrate": "migrate",
 }
 
+_SAVING: Final = "commits are made from Python, by `CheckpointManager.save`, and by `moonclip import`"
+_LOADING: Final = "commits are loaded from Python, by `CheckpointManager.load`; `moonclip export` writes one as files"
+_CALLED_OTHERWISE: Final = {
+    "status": "`moonclip log` shows the current branch, and what is on it",
+    "checkout": "`moonclip switch` makes a branch the current one",
+    "add": _SAVING,
+    "commit": _SAVING,
+    "save": _SAVING,
+    "restore": _LOADING,
+    "load": _LOADING,
+}
+"""What people know from git, or from Python, and where it is found here."""
+
 
 class Commands(click.Group):
     """All commands. A command's module is imported when the command is asked for."""
@@ -69,6 +83,18 @@ class Commands(click.Group):
         command: click.Command = getattr(module, function)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is asked for. Of one that there is not, the error says what may be meant."""
+        name = args[0]
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if name.startswith("-"):  # an option, of which click tells by itself
+                raise
+            raise click.UsageError(f"{error.message.rstrip('.')}; {_meant(name)}", ctx) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. What is wrong with a store, an argument or a disk is told without a traceback."""
         try:
@@ -79,6 +105,13 @@ class Commands(click.Group):
             if error.errno == errno.EPIPE:  # whoever read our output has seen enough; click ends quietly
                 raise
             _fail(ctx, told_of(error))
+
+
+def _meant(name: str) -> str:
+    if name in _CALLED_OTHERWISE:
+        return _CALLED_OTHERWISE[name]
+    near = difflib.get_close_matches(name, _MODULE_OF)
+    return did_you_mean(near) if near else "`moonclip --help` lists them"
 
 
 def _fail(ctx: click.Context, message: str, exit_code: int = 1) -> NoReturn:

@@ -8,8 +8,8 @@ import click
 from .location import open_store
 from .refs import complete_revision
 
-_FILE: Final = re.compile(r"(?P<revision>(?:[^:]*@)?step:\d+|[^:]+):(?P<path>.+)", re.DOTALL)
-"""A revision has no colon but that of a step."""
+_FILE: Final = re.compile(r"(?!(?:[^:]*@)?step:\d+\Z)(?P<revision>(?:[^:]*@)?step:\d+|[^:]+):(?P<path>.+)", re.DOTALL)
+"""A revision has no colon but that of a step, and a step alone names no file."""
 
 
 @click.command()
@@ -33,5 +33,6 @@ def cat(ctx: click.Context, file: str) -> None:
 def _parted(ctx: click.Context, file: str) -> tuple[str, str]:
     match = _FILE.fullmatch(file)
     if match is None:
-        raise click.UsageError(f"{file!r} names no file of a commit; one is REVISION:PATH, as in main:run.json", ctx)
+        example = "main:run.json or step:300:logs/train.txt"
+        raise click.UsageError(f"{file!r} names no file of a commit; it takes REVISION:PATH, as in {example}", ctx)
     return match["revision"], match["path"]

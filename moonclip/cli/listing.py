@@ -13,6 +13,7 @@ from store.repository import Repository
 
 from ..loading.selecting import is_called
 from ..loading.stored import SEPARATOR, full_name
+from .text import did_you_mean
 
 _NEAR_SHOWN: Final = 3
 
@@ -120,5 +121,5 @@ def _unknown(text: str, known: Iterable[str]) -> NotFound:
     listed = list(known)
     elsewhere = [name for name in listed if name.rpartition(SEPARATOR)[2] == text.rpartition(SEPARATOR)[2]]
     near = list(dict.fromkeys([*elsewhere, *difflib.get_close_matches(text, listed)]))[:_NEAR_SHOWN]
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`moonclip ls` lists them"
+    hint = did_you_mean(near) if near else "`moonclip ls` lists them"
     return NotFound(f"no tensor or value is named {text!r}; {hint}", name=text)

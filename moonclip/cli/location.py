@@ -7,10 +7,10 @@ from typing import Final
 import click
 
 from store.errors import StoreNotFound
-from store.layout import Layout
+from store.layout import USUAL_NAME, is_store, store_below
 from store.repository import Repository
 
-DEFAULT: Final = Path("checkpoints")
+DEFAULT: Final = Path(USUAL_NAME)
 """Where a store lies if nothing else is said, below the working directory."""
 
 
@@ -38,9 +38,11 @@ class Location:
                 return directory
         if is_store(DEFAULT):
             return DEFAULT
+        below = store_below(Path())
+        there = "" if below is None else f"; there is one at ./{below}"
         raise StoreNotFound(
             f"no store here: {here} is not in one, and ./{DEFAULT} is none; name one with -C or MOONCLIP_STORE, or"
-            " make one with `moonclip init`",
+            f" make one with `moonclip init`{there}",
             path=str(here),
         )
 
@@ -54,15 +56,6 @@ class Location:
             return self.existing()
         except StoreNotFound:
             return self.new()
-
-
-def is_store(directory: Path) -> bool:
-    """Whether a directory is a store; one that cannot be looked into is none."""
-    layout = Layout(directory)
-    try:
-        return layout.format.is_file() and layout.packs.is_dir()
-    except OSError:
-        return False
 
 
 def open_store(ctx: click.Context, *, writable: bool = False) -> Repository:

@@ -7,6 +7,7 @@ from itertools import chain, islice
 
 import click
 
+from store.errors import NotFound
 from store.history.conditions import Condition, condition, moment_ns
 from store.history.growth import Added
 from store.history.walks import graph, simplified
@@ -17,6 +18,7 @@ from store.naming.renames import names_of
 from store.repository import Repository
 from store.upkeep.absences import expected_items
 
+from .asked import Asked
 from .commits import Described, describe
 from .lanes import beside, draw
 from .location import open_store
@@ -81,11 +83,14 @@ def log(
     added = Added(repo.reader, lambda commit, of: expected_items(commit, repo.absences, of)) if with_size else None
     if as_json:
         echo_json_list(_as_json(repo, row.id, names, added) for row in rows)
+        wanted.asked.tell()
         return
-    shown = None if keys is None else [key for key in map(str.strip, keys.split(",")) if key]
-    text = _Text(repo, names, added, oneline=oneline, keys=shown)
-    for line in _lines(rows, text, as_graph=as_graph):
+    shown = None if keys is None else Asked([key for key in map(str.strip, keys.split(",")) if key])
+    for line in _lines(rows, _Text(repo, names, added, oneline=oneline, shown=shown), as_graph=as_graph):
         click.echo(line)
+    wanted.asked.tell()
+    if shown is not None:
+        shown.tell()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class _Wanted:
     conditions: Sequence[Condition]
     since_ns: int | None
     until_ns: int | None
+    asked: Asked
 
     @property
     def is_everything(self) -> bool:
@@ -112,16 +118,19 @@ class _Wanted:
         if not self.conditions:
             return True
         commit = repo.commit(row.id)
+        self.asked.note(commit)
         return all(each.holds(commit) for each in self.conditions)
 
 
 def _wanted(branches: frozenset[str], conditions: tuple[str, ...], since: str | None, until: str | None) -> _Wanted:
     now_ns = time.time_ns()
+    parsed = [condition(text) for text in conditions]
     return _Wanted(
         branches,
-        [condition(text) for text in conditions],
+        parsed,
         None if since is None else moment_ns(since, now_ns),
         None if until is None else moment_ns(until, now_ns),
+        Asked([each.key for each in parsed]),
     )
 
 
@@ -131,7 +140,19 @@ def _tips(
     tips = [repo.resolve(revision) for revision in (*revisions, *map(branch_name, branches))]
     if every_ref:
         return tips + names.tips()
-    return tips or [repo.resolve(HEAD)]
+    return tips or [_current(repo)]
+
+
+def _current(repo: Repository) -> CommitId:
+    """The current branch's tip. If it has none, those who come for history are told where there is some."""
+    try:
+        return repo.resolve(HEAD)
+    except NotFound as error:
+        other = min(map(short_name, repo.refs.names(f"{BRANCHES}/")), default=None)
+        if other is None:
+            raise
+        ways = f"`moonclip log {other}` shows one, `moonclip switch {other}` makes it the current one"
+        raise NotFound(f"{error.message}; {ways}", **error.details) from None
 
 
 def _had_names(repo: Repository, branches: tuple[str, ...]) -> frozenset[str]:
@@ -177,13 +198,14 @@ class _Text:
     names: RefNames
     added: Added | None
     oneline: bool
-    keys: Sequence[str] | None
+    shown: Asked | None
 
     def of(self, commit_id: CommitId) -> Iterator[str]:
         described = describe(self.repo, commit_id, self.names)
         added_bytes = self._added_bytes(described)
-        if self.keys is not None:
-            yield described.row(self.keys, added_bytes)
+        if self.shown is not None:
+            self.shown.note(described.commit)
+            yield described.row(self.shown.keys, added_bytes)
         elif self.oneline:
             yield described.line(added_bytes)
         else:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from store.ids import short
+from store.layout import is_store
 from store.repository import DEFAULT_BRANCH, Repository
 
-from .location import is_store
 from .output import echo_json, json_option
 from .refs import complete_branch
 from .text import counted, date, iso_date, printable

@@ -85,8 +85,6 @@ def prune(
         raise click.UsageError("give either --keep options, or --items and --older-than")
     if is_about_items and (not items or older_than is None):
         raise click.UsageError("--items and --older-than go together")
-    if dry_run and with_gc:
-        raise click.UsageError("--dry-run goes without --gc: it tells how much gc would free")
     repo = open_store(ctx, writable=not dry_run)
     pruner = Pruner(repo)
     if older_than is not None:
@@ -98,14 +96,14 @@ def prune(
     drops = measured(repo, drops)
     if not dry_run:
         drops = pruner.apply(drops)
-    collected = _collected(repo) if with_gc else None
+    collected = _collected(repo, dry_run=dry_run) if with_gc else None
     if as_json:
         echo_json(_as_json(drops, collected, dry_run=dry_run))
         return
     for line in _lines(drops, dry_run=dry_run):
         click.echo(line)
     if collected is not None:
-        click.echo(f"gc gave {size(max(0, collected.freed_bytes))} back")
+        click.echo(_given_back(collected))
     elif drops and not dry_run:
         click.echo("`moonclip gc` gives the space back")
 
@@ -124,9 +122,16 @@ def _has_number(repo: Repository, commit: CommitId, key: str) -> bool:
         return False
 
 
-def _collected(repo: Repository) -> Collected:
+def _collected(repo: Repository, *, dry_run: bool) -> Collected:
     with progress_bar() as progress:
-        return collect(repo, progress=progress)
+        return collect(repo, dry_run=dry_run, progress=progress)
+
+
+def _given_back(collected: Collected) -> str:
+    freed = size(max(0, collected.freed_bytes))
+    if collected.is_dry_run:  # the commits are still there, so it counts nothing of theirs
+        return f"gc would give {freed} back besides, that nothing leads to already"
+    return f"gc gave {freed} back"
 
 
 def _keep(keep_last: int | None, keep_every: int | None, keep_best: _Best | None, keep_within: str | None) -> Keep:

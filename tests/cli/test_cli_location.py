@@ -62,6 +62,15 @@ def test_a_path_without_a_store_is_no_invitation_to_look_elsewhere(failure: Out,
     assert f"no store at {tmp_path}/elsewhere" in failure("-C", tmp_path / "elsewhere", "log")
 
 
+def test_a_path_without_a_store_names_one_directly_below(failure: Out, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store_with_branch(tmp_path / "a-run", "main")
+    assert f"no store at {tmp_path}; there is one at {tmp_path / 'a-run'}: name that" in failure("-C", tmp_path, "log")
+    assert failure("log").endswith("; there is one at ./a-run\n")
+    store_with_branch(tmp_path / "checkpoints", "main")
+    assert "/checkpoints: name that" in failure("-C", ".", "log")
+
+
 def test_init_makes_a_store(document: Callable[..., Any], output: Out, tmp_path: Path) -> None:
     assert document("init", "-b", "trunk") == {"path": str(tmp_path / "checkpoints"), "branch": "trunk"}
     with Repository.open(tmp_path / "checkpoints") as repo:
@@ -91,6 +100,31 @@ def test_unknown_commands_and_options_are_usage_errors(run: Callable[..., Result
     for arguments in (["nonsense"], ["log", "--nonsense"], ["log", "-n", "-1"], ["export", "main", "-o", "a.zip"]):
         result = run(*arguments)
         assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("lgo", "did you mean 'log'?"),
+        ("swich", "did you mean 'switch'?"),
+        ("status", "`moonclip log`"),
+        ("checkout", "`moonclip switch`"),
+        ("commit", "`CheckpointManager.save`"),
+        ("restore", "`CheckpointManager.load`"),
+        ("xyzzy", "`moonclip --help`"),
+    ],
+)
+def test_an_unknown_command_says_what_may_be_meant(run: Callable[..., Result], command: str, hint: str) -> None:
+    result = run(command, "main")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"No such command '{command}'; " in result.stderr
+    assert hint in result.stderr
+
+
+def test_an_unknown_option_in_place_of_a_command_is_told_by_click(run: Callable[..., Result]) -> None:
+    result = run("--", "--nonsense")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "No such option" in result.stderr
 
 
 def test_help_lists_every_command(output: Out) -> None:

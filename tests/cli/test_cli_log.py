@@ -95,6 +95,56 @@ def test_a_branch_without_commits(failure: Out, output: Out) -> None:
     assert "branch 'main' has no commit yet" in failure("log")
 
 
+def test_a_current_branch_without_commits_beside_one_that_has_some(failure: Out, output: Out, past: History) -> None:
+    with Repository.open(past.root) as repo:
+        repo.refs.set_head("empty")
+    said = failure("log")
+    assert "branch 'empty' has no commit yet; there are: exp/lr3, main" in said
+    assert "`moonclip log exp/lr3`" in said
+    assert "`moonclip switch exp/lr3`" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown", "said"),
+    [
+        (["--where", "stepp>5"], 0, "no commit looked at has 'stepp'; did you mean 'step'?"),
+        (["--where", "stepp>5", "--graph", "--all"], 0, "'stepp'; did you mean 'step'?"),
+        (["--where", "xyzzy>5"], 0, "'xyzzy'; `moonclip log` shows what they have"),
+        (["--show", "los"], 4, "'los'; did you mean 'loss'?"),
+        (["--show", "loss,los", "--where", "step>=200"], 2, "'los'"),
+    ],
+)
+def test_a_key_that_no_commit_has_is_told(
+    run: Callable[..., Result], past: History, arguments: list[str], shown: int, said: str
+) -> None:
+    result = run("log", *arguments)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, shown)
+    assert result.stderr.count("warning: ") == 1
+    assert said in result.stderr
+
+
+def test_a_key_that_no_commit_has_is_told_beside_json(run: Callable[..., Result], past: History) -> None:
+    result = run("log", "--json", "--where", "los<5")
+    assert (result.exit_code, result.stdout) == (0, "[]\n")
+    assert "did you mean 'loss'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--where", "loss<0"),
+        ("--where", "step>900", "--where", "branch=main"),
+        ("--where", "nothing<5", "--since", "2999-01-01"),
+        ("--show", "loss,step"),
+        ("--show", "los", "-n", "0"),
+    ],
+)
+def test_a_key_that_some_commit_has_or_none_was_asked_for_is_no_slip(
+    output: Out, past: History, arguments: tuple[str, ...]
+) -> None:
+    output("log", *arguments)
+
+
 def test_an_ambiguous_prefix_lists_its_candidates(failure: Out, past: History) -> None:
     assert "no branch, tag or commit" in failure("log", "0123456789")
     assert "'mian'" in failure("log", "mian")

@@ -44,7 +44,8 @@ def test_make_a_branch(output: Out, past: History) -> None:
 
 
 def test_names_that_cannot_be(failure: Out, past: History) -> None:
-    assert "exists already" in failure("branch", "main")
+    assert "exists already" in (told := failure("branch", "main"))
+    assert "`moonclip reset --branch main REVISION`" in told
     assert "'..'" in failure("branch", "a..b")
     assert "cannot be while there is a branch 'exp/lr3'" in failure("branch", "exp")
     assert held(past, "branches/main") == past.main[3].hex()
@@ -92,7 +93,8 @@ def test_tags(output: Out, document: Document, past: History) -> None:
 
 
 def test_tags_move_only_by_force(output: Out, failure: Out, past: History) -> None:
-    assert "tag 'best' exists already" in failure("tag", "best")
+    assert "tag 'best' exists already" in (told := failure("tag", "best"))
+    assert "`moonclip tag -f best REVISION`" in told
     assert held(past, "tags/best") == past.branched[0].hex()
     output("tag", "-f", "best")
     assert held(past, "tags/best") == past.main[3].hex()

@@ -4,6 +4,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from click.testing import Result
+
 from moonclip.cli.text import size
 from store.format.values import Tagged
 from store.ids import short
@@ -241,3 +244,10 @@ def test_sizes_are_short() -> None:
         "1.00 MiB",
         "1.50 GiB",
     ]
+
+
+@pytest.mark.parametrize("revision", ["step:0", "main@step:300", "main"])
+def test_a_revision_alone_is_no_file(run: Callable[..., Result], past: History, revision: str) -> None:
+    result = run("cat", revision)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"'{revision}' names no file of a commit; it takes REVISION:PATH" in result.stderr

@@ -42,6 +42,19 @@ def test_its_blocks_run_and_leave_the_branches_they_speak_of(tmp_path: Path, mon
     assert digests(tmp_path / "again") == digests(tmp_path / "llama-chat")
 
 
+def test_its_branch_goes_on_when_it_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.Linear(4, 4)
+    names = {"model": model, "optimizer": torch.optim.AdamW(model.parameters()), "train_step": train_step}
+    begun, branched, *_ = [block.text for block in blocks(README) if block.language == "python"]
+    for text in (begun, branched, branched):
+        exec(text, names)
+        names["mgr"].close()  # type: ignore[attr-defined]
+    with Repository.open(tmp_path / "checkpoints") as repository:
+        assert repository.resolve("nightly") == repository.resolve("lr3")
+        assert len(list(repository.log([repository.resolve("lr3")]))) == 10
+
+
 def test_targets_of_make_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     named = {name for block in blocks(README) for name in re.findall(r"^make (\w+)", block.text, re.MULTILINE)}

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Final
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -21,6 +22,7 @@ from .job import Event, Job
 MB: Final = 1_000_000
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 _BAR_WIDTH: Final = 20
+_INDENT: Final = 3
 
 
 class Screen:
@@ -52,7 +54,7 @@ class Screen:
         self._act_count += 1
         self._console.print(Text.assemble("\n", (f"{self._act_count}  {title}", "bold cyan")))
         if subtitle:
-            self._console.print(f"   {subtitle}", style="dim")
+            self._say(subtitle, "dim")
 
     def watch(self, job: Job, outcome: Outcome, events: Iterable[Event]) -> None:
         """Show a run as it goes on; what is left is one line."""
@@ -68,25 +70,25 @@ class Screen:
             for _ in events:
                 done = max(outcome.losses, default=outcome.start_step - 1) + 1
                 progress.update(task, completed=done, description=_so_far(outcome))
-        self._console.print(f"   steps {outcome.start_step} to {max(outcome.losses, default=0)}: {_so_far(outcome)}")
+        self._say(f"steps {outcome.start_step} to {max(outcome.losses, default=0)}: {_so_far(outcome)}")
         if outcome.saves:
             blocked_ms = median(save.blocked_ns for save in outcome.saves) / 1e6
             waited_ms = median(save.waited_ns for save in outcome.saves) / 1e6
-            self._console.print(
-                f"   median save: training stood still for {blocked_ms:.0f} ms to copy, {waited_ms:.0f} ms for the save"
+            self._say(
+                f"median save: training stood still for {blocked_ms:.0f} ms to copy, {waited_ms:.0f} ms for the save"
                 " before"
             )
 
     def death(self, outcome: Outcome) -> None:
         """How the killed run ended."""
         if outcome.dying is None:
-            self._console.print(f"   it should have died while saving, but ended with {outcome.exit_code}", style="red")
+            self._say(f"it should have died while saving, but ended with {outcome.exit_code}", "red")
             return
-        self._console.print(
-            f"   killed by signal {-outcome.exit_code}, with {outcome.dying.written_bytes / MB:.0f} MB of step"
+        self._say(
+            f"killed by signal {-outcome.exit_code}, with {outcome.dying.written_bytes / MB:.0f} MB of step"
             f" {outcome.dying.step} on disk and no commit"
             " yet: the worker outlives it, and finishes what it was given",
-            style="yellow",
+            "yellow",
         )
 
     def moonclip(self, *arguments: str) -> bool:
@@ -98,7 +100,7 @@ class Screen:
     def proof(self, reference: Outcome, killed: Outcome, resumed: Outcome) -> bool:
         """Compare the run that was killed and resumed with the uninterrupted one; whether they are the same."""
         again = len(killed.losses.keys() & resumed.losses.keys())
-        self._console.print(f"   {again} steps had to be taken again: those after the last commit")
+        self._say(f"{again} steps had to be taken again: those after the last commit")
         same_losses = all(reference.losses.get(step) == loss for step, loss in resumed.losses.items())
         differing = [
             name
@@ -106,11 +108,12 @@ class Screen:
             if reference.digests.get(name) != resumed.digests.get(name)
         ]
         if differing or not reference.digests or not same_losses:
-            self._console.print(f"   [red]✗ not the uninterrupted run: {len(differing)} tensors differ[/]")
+            self._say(f"✗ not the uninterrupted run: {len(differing)} tensors differ", "red")
             return False
-        self._console.print(
-            f"   [green]✓ bit for bit the uninterrupted run: the SHA-256 of all {len(reference.digests)} tensors\n"
-            f"     of model and optimizer, and all {len(resumed.losses)} losses[/]"
+        self._say(
+            f"✓ bit for bit the uninterrupted run: the SHA-256 of all {len(reference.digests)} tensors of model and"
+            f" optimizer, and all {len(resumed.losses)} losses",
+            "green",
         )
         return True
 
@@ -163,6 +166,10 @@ class Screen:
         """Where to look further."""
         command = f".venv/bin/moonclip -C {self._store} show {revision}"
         self._console.print(f"\n{seconds:.0f} s in all. Look around:\n  [bold]{command}[/]")
+
+    def _say(self, text: str, style: str | None = None) -> None:
+        """Print below an act's title, also what takes more than one line."""
+        self._console.print(Padding.indent(text, _INDENT), style=style)
 
     def _command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "moonclip", "-C", str(self._store), *arguments]
