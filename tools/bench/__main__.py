@@ -1,4 +1,4 @@
-"""``python -m tools.bench save|cold|load|memory|size|codec|scale|gc|remote|ranks|family``, or ``all``."""
+"""``python -m tools.bench save|cold|load|memory|size|codec|scale|gc|repack|remote|ranks|family``, or ``all``."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ import click
 from tools import finetunes
 from tools.s3 import SERVERS
 
-from . import codec, cold, collecting, family, load, memory, ranks, remote, save, scale, servers, size
+from . import codec, cold, collecting, family, load, memory, ranks, remote, repacking, save, scale, servers, size
 from .keepers import KEEPERS
 from .peers import PEERS, Peer
 from .report import Bench
@@ -90,6 +90,12 @@ def gc_command() -> None:
     _finish(collecting.measure())
 
 
+@benches.command("repack")
+def repack_command() -> None:
+    """How much smaller repacking makes a base with fine-tunes and branches, and how fast their tips load then."""
+    _finish(repacking.measure())
+
+
 @benches.command("remote")
 @click.option("--server", type=click.Choice([servers.AUTO, *SERVERS]), default=servers.AUTO, show_default=True)
 @click.option("--rounds", default=remote.ROUND_COUNT, show_default=True, help="Turns of each way.")
@@ -130,6 +136,7 @@ _EVERYTHING: Final[tuple[Callable[[], Bench], ...]] = (
     codec.measure,
     scale.measure,
     collecting.measure,
+    repacking.measure,
     remote.measure,
     ranks.measure,
     lambda: family.measure(finetunes.family()),
