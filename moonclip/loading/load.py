@@ -33,6 +33,12 @@ from .targets import held_bytes
 VERIFY: Final = ("fast", "full")
 """Levels of verification: what is stored against its checksum; and what it decodes to against the chunk's BLAKE3."""
 
+_WAYS_OUT: Final = (
+    "\n  To go on from a commit that has such an item, resume(rev=…, branch='new-name', …); to go on without it, do not"
+    " ask for it, or say strict=False"
+)
+"""What to do about items that a commit lacks."""
+
 _log = logging.getLogger("moonclip")
 
 
@@ -214,8 +220,9 @@ def _prepared(repo: Repository, commit: Commit, wanted: Wanted, policy: Policy) 
         for item in stored
         if names is None or item.name in names
     ]
+    ways_out = _WAYS_OUT if problems else ""
     problems += [problem for one in prepared for problem in one.match.problems(strict=wanted.strict)]
-    _require_none(commit, problems)
+    _require_none(commit, problems, ways_out)
     return prepared
 
 
@@ -266,11 +273,11 @@ def _itself(loaded: Any) -> Any:
     return loaded
 
 
-def _require_none(commit: Commit, problems: Sequence[str]) -> None:
+def _require_none(commit: Commit, problems: Sequence[str], ways_out: str) -> None:
     if problems:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise Incompatible(
-            f"commit {short(commit.id)} does not fit; nothing was changed:\n{lines}",
+            f"commit {short(commit.id)} does not fit; nothing was changed:\n{lines}{ways_out}",
             commit=commit.id.hex(),
             problems=list(problems),
         )

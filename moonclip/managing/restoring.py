@@ -1,16 +1,20 @@
 """Bringing states back, as methods of a manager: ``resume``, ``load``, and some tensors."""
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from store.beside.files import ITEM as FILES
 from store.errors import Incompatible
 from store.format.objects import Commit
-from store.ids import short
+from store.ids import CommitId, from_hex, short
 from store.naming.listed import listed
 from store.naming.refnames import branch_name
+from store.repository import Repository
+from store.upkeep.absences import Why
 
 from ..capture.staging import Staging
 from ..loading.blaming import telling_what_is_hit
@@ -23,15 +27,17 @@ from ..ranks.recorder import RankRecorder
 from ..ranks.resuming import commit_for_all, resume_together
 from ..ranks.taking import taken_by_all
 from ..ranks.talk import Talk
-from ..saving.binding import ResumePoint
+from ..saving.binding import ResumePoint, telling_it_is_empty
 from ..saving.reports import Reports
 from ..specs import Schema
-from ..state.items import flattened, gathered
+from ..state.items import GENERATORS, flattened, gathered
 from ..state.policy import Policy
 from .aliases import Aliases
 from .givens import placed
 from .syncing import Syncing
 from .upkeep import Revision, Upkeep, text_of
+
+_log = logging.getLogger("moonclip")
 
 
 class Restoring(Aliases, Syncing, Upkeep):
@@ -73,8 +79,8 @@ class Restoring(Aliases, Syncing, Upkeep):
             verify: how much is checked, see :meth:`load`.
             *objects: model, optimizer, scheduler and scaler may be given by position.
             **items: targets by item: objects with ``load_state_dict``, or templates that are filled in place. Those
-                that are ``None`` are left out. A ``scheduler`` or ``scaler`` that was not saved stays as it is, with a
-                warning.
+                that are ``None`` are left out; of other items that the commit has beside these a warning tells. A
+                ``scheduler`` or ``scaler`` that was not saved stays as it is, with a warning.
 
         Returns:
             The next step: one more than the commit's; 0 if the branch has no commit yet, and then nothing is touched.
@@ -92,19 +98,18 @@ class Restoring(Aliases, Syncing, Upkeep):
         with self._recorder.exclusively(), self._reports.loading() as loading:
             with loading.phase("wait"):
                 self._recorder.wait()
-            targets = self._owned(gathered(None, placed(objects, items), rng=rng), strict=strict)
+            given = placed(objects, items)
+            targets = self._owned(gathered(None, given, rng=rng), strict=strict)
             self._schema.require(targets, "the targets")
             how = (strict, verify_hash, self._schema.resharders, loading)
             wanted = Wanted(targets, None, None, *how, optional=self._optional)
             if self._talk is None:
-                return self._take_up(at, branch, targets, wanted)
-            where = (self._talk, self._repo, self._binding, at, branch)
-            taken = resume_together(*where, wanted, self._policy, partial(self._bring, branch, at))
-            self._resumed = taken.resumed
-            if taken.resumed.commit is not None and isinstance(self._recorder, RankRecorder):
-                with suppress(Incompatible, MemoryError, OSError):  # as for one process
-                    self._recorder.expect(targets, at_once=False)
-            return taken.next_step
+                next_step = self._take_up(at, branch, targets, wanted)
+                self._tell_not_asked_for(given)
+                return next_step
+            next_step = self._take_up_together(self._talk, at, branch, targets, wanted)
+            self._talk.exchange(lambda: list(given), self._tell_not_asked_by_any)
+            return next_step
 
     @property
     def resumed(self) -> Resumed | None:
@@ -242,10 +247,14 @@ class Restoring(Aliases, Syncing, Upkeep):
         """The commit that a revision names, once all saves have ended; rank 0 says which for all ranks."""
         if self._talk is None:
             self._recorder.wait()
-            return self._commit_at(rev)
+            return self._repo.commit(self._found(rev))
         with self._recorder.exclusively():
             self._recorder.wait()
-            return commit_for_all(self._talk, self._repo, lambda: self._resolved(rev))
+            return commit_for_all(self._talk, self._repo, lambda: self._found(rev))
+
+    def _found(self, rev: Revision | None) -> CommitId:
+        with telling_it_is_empty(self._repo):
+            return self._resolved(rev)
 
     def _take_up(self, rev: str | None, branch: str | None, targets: Mapping[str, Any], wanted: Wanted) -> int:
         """What :meth:`resume` does for one process alone."""
@@ -267,6 +276,44 @@ class Restoring(Aliases, Syncing, Upkeep):
         self._resumed = Resumed(found.hex(), tuple(skipped))
         return self._binding.next_step(found)
 
+    def _take_up_together(
+        self, talk: Talk, rev: str | None, branch: str | None, targets: Mapping[str, Any], wanted: Wanted
+    ) -> int:
+        """What it does for one of several ranks. Collective."""
+        where = (talk, self._repo, self._binding, rev, branch)
+        taken = resume_together(*where, wanted, self._policy, partial(self._bring, branch, rev))
+        self._resumed = taken.resumed
+        if taken.resumed.commit is not None and isinstance(self._recorder, RankRecorder):
+            with suppress(Incompatible, MemoryError, OSError):  # as for one process
+                self._recorder.expect(targets, at_once=False)
+        return taken.next_step
+
+    def _tell_not_asked_for(self, named: Collection[str]) -> None:
+        """Warn of items of the commit that was resumed which were not named: training goes on without what they hold.
+
+        That holds for every item but the generators, for which there is an argument, files that were imported, and
+        what was pruned. Who resumes nothing takes up the place alone, and is told nothing.
+        """
+        if self._resumed is None or self._resumed.commit is None or not named:
+            return
+        commit = self._repo.commit(CommitId(from_hex(self._resumed.commit)))
+        of_no_use = {*named, GENERATORS, FILES}
+        left = [item for item in commit.items if item not in of_no_use and not _is_pruned(self._repo, commit.id, item)]
+        if left:
+            _log.warning(
+                "commit %s also has %s, which %s not asked for; name what is to be resumed, too, or say %s=None to do"
+                " without",
+                short(commit.id),
+                ", ".join(map(repr, left)),
+                "was" if len(left) == 1 else "were",
+                left[0],
+            )
+
+    def _tell_not_asked_by_any(self, said: Sequence[Collection[str]]) -> list[None]:
+        """The same on rank 0, which knows what each rank named: some have items of their own."""
+        self._tell_not_asked_for({item for items in said for item in items})
+        return [None] * len(said)
+
     @contextmanager
     def _telling_the_way_back(self, point: ResumePoint, targets: Mapping[str, Any]) -> Iterator[None]:
         """Say what to do where a branch's tip lacks items: something else was saved there last, under a tag perhaps."""
@@ -284,3 +331,8 @@ class Restoring(Aliases, Syncing, Upkeep):
                     f" branch='new-name', …). Save what is no step of a run on a branch of its own"
                 )
             raise
+
+
+def _is_pruned(repo: Repository, commit: CommitId, item: str) -> bool:
+    record = repo.absences.reason(commit, item)
+    return record is not None and record.why in {Why.PRUNED, Why.COLLECTED}

@@ -1,9 +1,10 @@
 """The store and branch that a manager is bound to, and where a run takes up again."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from store.history.walks import first_parents
 from store.ids import CommitId, from_hex, short
 from store.naming.refnames import BRANCHES, RefName, branch_name, short_name
 from store.naming.refs import NotDurable
+from store.opening.places import telling_what_is_in_the_way
 from store.repository import DEFAULT_BRANCH, Repository
 from store.saving.saver import SaveRequest
 from store.saving.underway import await_saves
@@ -60,6 +62,7 @@ class Binding:
         self.branch = branch
         self.tip = settled_tip(repo, branch)
         self.left: CommitId | None = None
+        self._is_taken_up = False
 
     def current(self) -> CommitId | None:
         """Where the branch is now; ``None`` before its first commit."""
@@ -68,6 +71,26 @@ class Binding:
     def bind(self, branch: str, tip: CommitId | None, left: CommitId | None = None) -> None:
         """Continue on ``branch`` after ``tip``, although the branch may be at ``left``."""
         self.branch, self.tip, self.left = branch, tip, left
+        self._is_taken_up = True
+
+    def doubt_the_step(self, step: int | None) -> None:
+        """Warn of a first save that goes back behind the branch's tip, where nothing was resumed or chosen before it.
+
+        Args:
+            step: of the save that is about to be made; ``None`` if it has none.
+        """
+        if self._is_taken_up:
+            return
+        self._is_taken_up = True
+        before = None if self.tip is None else last_step(self._repo, self.tip)
+        if step is not None and before is not None and step < before:
+            _log.warning(
+                "branch %r is at step %d; this goes on from there with step %d: forgot resume()? For a run of its own,"
+                " CheckpointManager(…, branch='new-name')",
+                self.branch,
+                before,
+                step,
+            )
 
     def line(self, branch: str, tip: CommitId) -> Iterator[CommitId]:
         """A branch's commits, newest first: its tip, and what came before.
@@ -127,7 +150,8 @@ class Binding:
             if tip is None:
                 self._doubt_the_name(name, was_asked_for=branch is not None)
             return ResumePoint(name, tip)
-        commit = self._repo.resolve(rev, self.branch)
+        with telling_it_is_empty(self._repo):
+            commit = self._repo.resolve(rev, self.branch)
         if commit == tip:
             return ResumePoint(name, tip, is_named=True)
         if branch is None:
@@ -164,10 +188,11 @@ class Binding:
         others = branches_of(self._repo)
         if not others:
             return
-        known = ", ".join(sorted(others))
+        known = _listed_for(name, others)
         if was_asked_for:
+            there = self.branch if self.branch in others else min(others)
             raise NotFound(
-                f"no branch {name!r}; there are: {known}. To begin one at a commit, resume(rev='main',"
+                f"no branch {name!r}; there are: {known}. To begin one at a commit, resume(rev={there!r},"
                 f" branch={name!r}, …); to begin one at nothing, CheckpointManager(…, branch={name!r})",
                 branch=name,
             )
@@ -217,9 +242,36 @@ def require_branch(repo: Repository, branch: str) -> CommitId:
     """
     tip = settled_tip(repo, branch)
     if tip is None:
-        known = ", ".join(sorted(branches_of(repo))) or "none"
+        known = _listed_for(branch, branches_of(repo)) or "none"
         raise NotFound(f"no branch {branch!r}; there are: {known}; make it with branch({branch!r})", branch=branch)
     return tip
+
+
+def _listed_for(name: str, known: Collection[str]) -> str:
+    """Names that there are, for whoever gave one that there is not; those that may be meant once more."""
+    near = get_close_matches(name, sorted(known))
+    hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+    return ", ".join(sorted(known)) + hint
+
+
+@contextmanager
+def telling_it_is_empty(repo: Repository) -> Iterator[None]:
+    """Say of a store in which nothing was saved yet that it is one, and where it lies: another may be meant.
+
+    Raises:
+        NotFound: as it was raised inside.
+    """
+    try:
+        yield
+    except NotFound as error:
+        if type(error) is not NotFound or repo.refs.names() or repo.refs.logged_names():
+            raise
+        revision = error.details.get("revision")
+        named = "" if revision is None else f"{revision!r} names nothing: "
+        raise NotFound(
+            f"{named}the store at {repo.layout.root} has no commit yet; if it should have some, look at the path",
+            **error.details,
+        ) from error
 
 
 def last_step(repo: Repository, commit: CommitId) -> int | None:
@@ -267,6 +319,7 @@ def open_or_make(root: Path, branch: str, thread_count: int | None) -> Repositor
     except StoreNotFound:
         pass
     try:
-        return Repository.init(root, branch=branch, thread_count=thread_count)
+        with telling_what_is_in_the_way(root.absolute()):
+            return Repository.init(root, branch=branch, thread_count=thread_count)
     except Conflict:
         return Repository.open(root, thread_count=thread_count)

@@ -35,6 +35,8 @@ DTYPES: Final = {
     f"fp8_e5m2{_ROWS}": "float8_e5m2",
 }
 """What a person may ask for, and the dtype that this is; ``_rows`` for a scale for each row, where rows are long."""
+_SYNONYMS: Final = {stored: name for name, stored in DTYPES.items() if stored is not None and not name.endswith(_ROWS)}
+"""What torch calls them."""
 
 
 class _Rule:
@@ -140,10 +142,12 @@ _UNCAST: Final[tuple[str | None, bool]] = (None, False)
 
 
 def _known(pattern: object, name: object) -> str:
-    if not isinstance(pattern, str) or not isinstance(name, str) or name not in DTYPES:
+    known = _SYNONYMS.get(name, name) if isinstance(name, str) else None
+    if not isinstance(pattern, str) or known not in DTYPES:
         where = "" if pattern == "*" else f" for {pattern!r}"
-        raise Incompatible(f"save_dtype: no dtype {name!r}{where}; there are {', '.join(DTYPES)}", dtype=name)
-    return name
+        there_are = ", ".join(map(repr, DTYPES))
+        raise Incompatible(f"save_dtype: no dtype {name!r}{where}; there are {there_are}", dtype=name)
+    return known
 
 
 def _tensors(states: Mapping[str, FlatState]) -> Iterator[tuple[str, str, TensorSource]]:

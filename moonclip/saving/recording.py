@@ -235,6 +235,7 @@ class Recorder:
             for name in state.entries:
                 check_name(name)
         self._precision.mark(states)
+        self._binding.doubt_the_step(request.step)
         return request, states
 
     def _save(self, wish: Wish, started_ns: int) -> tuple[SaveFuture | None, SaveFailed | None]:
@@ -249,7 +250,7 @@ class Recorder:
             request, states = self._described(wish)
             flattened_ns = time.perf_counter_ns()
             job = self._captured(wish, request, states)
-            del request, states  # before the collector looks at them: they are as many objects as the job
+            del states  # before the collector looks at it: it is as many objects as what is handed over
         job.future.profile = {
             "wait": (waited_ns - started_ns) / 1e9,
             "flatten": (flattened_ns - waited_ns) / 1e9,

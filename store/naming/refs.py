@@ -20,7 +20,7 @@ from ..errors import Conflict, Corrupt, MoonclipError
 from ..ids import CommitId, ObjectId, short
 from .logs import LogFiles
 from .reflog import ReflogLine, applied, encode_line
-from .refnames import BRANCHES, HEAD, RefName, branch_name, describe, full_name, is_full_name, short_name
+from .refnames import BRANCHES, HEAD, TAGS, RefName, branch_name, describe, full_name, is_full_name, short_name
 
 _REF = re.compile(rb"([0-9a-f]{64})\n")
 _HEAD = re.compile(rb"ref: (branches/[^\n]+)\n")
@@ -277,7 +277,7 @@ class RefStore:
         if current is None:
             problem = "is gone; look at what there is now, then try again"
         elif expected is None:
-            problem = f"exists already, at {short(current)}; choose another name, or move it by its own command"
+            problem = f"exists already, at {short(current)}; {_other_ways(name)}"
         else:
             problem = f"moved from {short(expected)} to {short(current)}; look at what it holds now, then try again"
         details = {"expected": expected and expected.hex(), "got": current and current.hex()}
@@ -326,3 +326,10 @@ class RefStore:
         except Corrupt:
             return None  # The ref's own damage is what is being reported; the log's shows when it is asked for.
         return next((line.new for line in reversed(lines) if line.new is not None), None)
+
+
+def _other_ways(name: RefName) -> str:
+    """What to do where a new ref has the name of one that there is."""
+    kind, _, given = name.partition("/")
+    command = {TAGS: f"tag -f {given} REVISION", BRANCHES: f"reset --branch {given} REVISION"}.get(kind)
+    return "choose another name" if command is None else f"choose another name, or move it with `moonclip {command}`"

@@ -115,8 +115,20 @@ def move_branch(refs: RefStore, branch: str, expected: CommitId | None, commit: 
         refs.update(branch_name(branch), expected, commit, action="save", message=message)
     except (Conflict, Corrupt) as error:
         kept = _keep(refs, branch, commit, message)
+        why, ways = _told(error, branch, kept)
         raise type(error)(
-            f"branch {branch!r} cannot be moved to this commit: {error}. The commit is kept as branch {kept!r};"
-            f" look at `moonclip log --graph`, then continue from there or save again",
+            f"branch {branch!r} cannot be moved to this commit: {why}. The commit is kept as branch {kept!r}; {ways}",
             **{**error.details, "branch": branch, "kept": kept, "commit": commit.hex()},
         ) from error
+
+
+def _told(error: Conflict | Corrupt, branch: str, kept: str) -> tuple[str, str]:
+    """Why a branch could not be moved, and what to do. That it is elsewhere by now was somebody else's doing."""
+    before, now = error.details.get("expected"), error.details.get("got")
+    if not isinstance(error, Conflict) or "expected" not in error.details or now is None:
+        return str(error), f"look at `moonclip log {kept}`, then continue from there or save again"
+    was = "had no commit" if before is None else f"was at {before[:8]}"
+    why = f"somebody else saved to it meanwhile, or moved it (it {was}, and is at {now[:8]} now)"
+    look = f"look at `moonclip log --graph {branch} {kept}`"
+    move = f"have {branch!r} go on from this commit with `moonclip reset --branch {branch} {kept}`"
+    return why, f"{look}, then go on from either, or {move}"

@@ -253,7 +253,7 @@ def test_a6_tied_weights_in_another_order_are_stored_once(root: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("bf17", "no dtype 'bf17'; there are none, fp64"),
+        ("bf17", "no dtype 'bf17'; there are 'none', 'fp64'"),
         ({"model/*": "fp61"}, "no dtype 'fp61' for 'model/\\*'"),
         (16, "name of a dtype"),
     ],

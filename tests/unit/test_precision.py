@@ -119,14 +119,25 @@ def test_one_tensor_of_several_names_is_as_precise_as_any_asks_for() -> None:
         assert set(stored(asked, model=tensors).values()) == {expected}
 
 
-@pytest.mark.parametrize("asked", ["bf-16", {"model/*": "float16"}, {"model/*": None}, {3: "bf16"}, 16, ["bf16"]])
+@pytest.mark.parametrize("asked", ["bf-16", {"model/*": "float17"}, {"model/*": None}, {3: "bf16"}, 16, ["bf16"]])
 def test_a_slip_is_told_at_once(asked: Any) -> None:
     with pytest.raises(Incompatible, match="save_dtype"):
         Precision(asked)
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+def test_what_torch_calls_a_dtype_will_do(name: str) -> None:
+    assert stored({"model/*": name}, model={"w": torch.ones(3)}) == {"model::w": name}
+    assert stored(name, model={"w": torch.ones(3)}) == {"model::w": name}
+
+
+def test_names_of_torch_that_are_not_narrower_leave_tensors_as_they_are() -> None:
+    for name in ("float32", "float64"):
+        assert stored(name, model={"w": torch.ones(3)}) == stored(None, model={"w": torch.ones(3)})
+
+
 def test_the_error_lists_what_there_is() -> None:
-    with pytest.raises(Incompatible, match=r"no dtype 'b16' for 'model/\*'; there are none, fp64, fp32, bf16"):
+    with pytest.raises(Incompatible, match=r"no dtype 'b16' for 'model/\*'; there are 'none', 'fp64', 'fp32', 'bf16'"):
         Precision({"model/*": "b16"})
 
 
