@@ -12,7 +12,7 @@ from store.errors import Busy
 PATIENCE_S = 60
 """How long something may take that, without a deadlock, is done in no time."""
 
-_NOTICE_S = 5
+_NOTICE_S = 20
 """How long is waited for somebody who waits for what cannot be seen, as locks on files can."""
 
 
