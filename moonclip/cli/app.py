@@ -15,9 +15,10 @@ from typing import Any, Final, NoReturn
 import click
 
 from store.errors import MoonclipError
+from store.naming.meant import did_you_mean
 
 from .location import Location
-from .text import did_you_mean, printable, told_of
+from .text import printable, told_of
 
 _MODULE_OF: Final = {
     "init": "init",

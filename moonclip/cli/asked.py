@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import click
 
 from store.format.objects import Commit
-
-from .text import did_you_mean
+from store.naming.meant import did_you_mean
 
 
 @dataclass(slots=True)

@@ -9,11 +9,11 @@ from store.errors import Ambiguous, NotFound
 from store.format.entries import ContainerEntry, Entry
 from store.format.objects import Commit
 from store.format.trees import Tree
+from store.naming.meant import did_you_mean
 from store.repository import Repository
 
 from ..loading.selecting import is_called
 from ..loading.stored import SEPARATOR, full_name
-from .text import did_you_mean
 
 _NEAR_SHOWN: Final = 3
 

@@ -4,7 +4,6 @@ Nothing that is stored reaches a terminal as it is: a message may have come from
 they are shown.
 """
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -15,7 +14,6 @@ __all__ = [
     "columns",
     "counted",
     "date",
-    "did_you_mean",
     "inline",
     "iso_date",
     "one_line",
@@ -67,11 +65,6 @@ def printable(text: str) -> str:
 def inline(text: str) -> str:
     """All of the text on one line, safe to print: its line ends are escaped as well."""
     return printable(text).replace("\n", "\\n")
-
-
-def did_you_mean(near: Iterable[str]) -> str:
-    """The question whether one of these was meant; there is at least one."""
-    return f"did you mean {' or '.join(map(repr, near))}?"
 
 
 def told_of(error: OSError) -> str:

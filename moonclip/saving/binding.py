@@ -13,6 +13,7 @@ from store.errors import Conflict, MoonclipError, NotFound, StoreNotFound, Worke
 from store.format.objects import Commit
 from store.history.walks import first_parents
 from store.ids import CommitId, from_hex, short
+from store.naming.meant import did_you_mean
 from store.naming.refnames import BRANCHES, RefName, branch_name, short_name
 from store.naming.refs import NotDurable
 from store.opening.places import telling_what_is_in_the_way
@@ -250,7 +251,7 @@ def require_branch(repo: Repository, branch: str) -> CommitId:
 def _listed_for(name: str, known: Collection[str]) -> str:
     """Names that there are, for whoever gave one that there is not; those that may be meant once more."""
     near = get_close_matches(name, sorted(known))
-    hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+    hint = f" ({did_you_mean(near)})" if near else ""
     return ", ".join(sorted(known)) + hint
 
 

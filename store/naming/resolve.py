@@ -13,6 +13,7 @@ from ..errors import Ambiguous, NotFound
 from ..history.walks import CommitSource, Row, first_parents, reached_among
 from ..ids import ID_BYTES, CommitId, from_hex, short
 from ..limits import CANDIDATES_SHOWN
+from .meant import did_you_mean
 from .reflog import ReflogLine
 from .refnames import BRANCHES, HEAD, KINDS, RefName, branch_name, describe, is_full_name, problem_with, short_name
 from .revisions import AtStep, Back, Base, Logged, Move, Named, is_id_prefix, parse
@@ -244,7 +245,7 @@ class _Resolver:
         known = {short_name(ref) for ref in self._refs.names() if ref.startswith(kind)}
         there = sorted(name for name in known if name.endswith(f"/{wanted}"))  # of a remote, as a rule
         near = [f"{kind}/{other}".lstrip("/") for other in there or difflib.get_close_matches(wanted, sorted(known))]
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        hint = f"; {did_you_mean(near)}" if near else ""
         noun = describe(RefName(name)) if kind else f"branch, tag or commit {name!r}"
         return self._not_found(f"no {noun}{hint}", near=near)
 

@@ -245,7 +245,7 @@ def test_groups_that_differ_are_refused_before_anything_is_written(mgr: Checkpoi
         mgr.load(into={"model": other.optimizer})
 
 
-KINDS_ALONE = {"SGD", "Adam", "AdamW", "Adagrad", "Adafactor", "RMSprop", "Rprop", "ASGD", "NAdam", "LBFGS", "Muon"}
+KINDS_ALONE = {"SGD", "Adam", "AdamW", "Adagrad", "Adafactor", "RMSprop", "Rprop", "ASGD", "NAdam", "LBFGS"}
 """Optimizers of which each has settings that none of the others has, or differs in one."""
 
 
@@ -258,7 +258,7 @@ def test_the_state_of_another_kind_of_optimizer_is_refused(mgr: CheckpointManage
         fresh = Training(here, {"lr": 0.5})
         if here == there:
             mgr.resume(optimizer=fresh.optimizer)
-        elif len(fresh.optimizer.param_groups[0]["params"]) == len(saved.optimizer.param_groups[0]["params"]):
+        else:
             with pytest.raises(Incompatible, match=r"param_groups/0: (of another optimizer|decoupled_weight_decay is)"):
                 mgr.resume(optimizer=fresh.optimizer)
             assert fresh.optimizer.param_groups[0]["lr"] == 0.5
