@@ -27,6 +27,7 @@ from store.saving.arenas import Arena
 from store.saving.inputs import Span, TensorInput
 from store.saving.leases import living_leases
 from store.saving.saver import SaveRequest
+from store.saving.underway import await_saves
 from store.worker.client import Client
 from store.worker.messages import Order, Outcome
 from tests.arrays import State, drifted, item, noise, read
@@ -204,7 +205,11 @@ class Torch:
 
 
 def check_store(repo: Repository, acked: list[tuple[int, str]]) -> None:
-    """It is sound, nobody seems to be at work, and refs reach all that was acknowledged."""
+    """It is sound, nobody seems to be at work, and refs reach all that was acknowledged.
+
+    A worker that its trainer had just started was not seen by who killed them: it may still make what it was given.
+    """
+    await_saves(repo.layout.root, repo.files, "main")
     assert fsck(repo, full=True).findings == []
     assert living_leases(repo.layout.root, repo.files) == []
     reached = {row.id.hex(): row.step for row in repo.log(repo.refs.list().values())}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from store.errors import Conflict, Incompatible
 from store.naming.refnames import TAGS, RefName, branch_name, short_name, tag_name
 
-from ..saving.binding import branches_of, last_step, require_branch
+from ..saving.branches import branches_of, last_step, require_branch
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:

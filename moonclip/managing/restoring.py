@@ -27,7 +27,8 @@ from ..ranks.recorder import RankRecorder
 from ..ranks.resuming import commit_for_all, resume_together
 from ..ranks.taking import taken_by_all
 from ..ranks.talk import Talk
-from ..saving.binding import ResumePoint, telling_it_is_empty
+from ..saving.binding import ResumePoint
+from ..saving.branches import telling_it_is_empty
 from ..saving.reports import Reports
 from ..specs import Schema
 from ..state.items import GENERATORS, flattened, gathered

@@ -11,7 +11,8 @@ from store.remotes.remote import Remote, open_remote
 from store.repository import Repository
 from store.worker.pushing import require_taken
 
-from ..saving.binding import Binding, branches_of
+from ..saving.binding import Binding
+from ..saving.branches import branches_of
 from ..saving.recording import Recorder
 from .remoteargs import Link, default_remote
 

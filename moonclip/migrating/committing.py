@@ -10,7 +10,7 @@ from store.saving.saver import SaveRequest
 from store.saving.underway import saving
 
 from ..exchange.tensorinputs import input_of_state
-from ..saving.binding import settled_tip
+from ..saving.branches import settled_tip
 from ..state.items import flattened
 from ..state.policy import SAFE
 from .verifying import verify

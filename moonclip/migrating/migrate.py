@@ -15,7 +15,8 @@ from store.history.walks import first_parents
 from store.ids import CommitId
 from store.repository import Repository
 
-from ..saving.binding import open_or_make, tip_of
+from ..saving.binding import open_or_make
+from ..saving.branches import tip_of
 from ..state.policy import SAFE
 from ..state.values import plain_metadata
 from .committing import commit

@@ -1,10 +1,9 @@
 """The store and branch that a manager is bound to, and where a run takes up again."""
 
 import logging
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 
@@ -13,15 +12,13 @@ from store.errors import Conflict, MoonclipError, NotFound, StoreNotFound, Worke
 from store.format.objects import Commit
 from store.history.walks import first_parents
 from store.ids import CommitId, from_hex, short
-from store.naming.meant import did_you_mean
-from store.naming.refnames import BRANCHES, RefName, branch_name, short_name
+from store.naming.refnames import branch_name
 from store.naming.refs import NotDurable
 from store.opening.places import telling_what_is_in_the_way
 from store.repository import DEFAULT_BRANCH, Repository
 from store.saving.saver import SaveRequest
-from store.saving.underway import await_saves
 
-from . import leaving
+from .branches import branches_of, last_step, listed_for, settled_tip, tell_what_was_kept, telling_it_is_empty, tip_of
 
 _log = logging.getLogger("moonclip")
 
@@ -150,6 +147,8 @@ class Binding:
         if rev is None:
             if tip is None:
                 self._doubt_the_name(name, was_asked_for=branch is not None)
+            else:
+                tell_what_was_kept(self._repo, name, tip)
             return ResumePoint(name, tip)
         with telling_it_is_empty(self._repo):
             commit = self._repo.resolve(rev, self.branch)
@@ -189,7 +188,7 @@ class Binding:
         others = branches_of(self._repo)
         if not others:
             return
-        known = _listed_for(name, others)
+        known = listed_for(name, others)
         if was_asked_for:
             there = self.branch if self.branch in others else min(others)
             raise NotFound(
@@ -215,69 +214,6 @@ def _is_made_by(request: SaveRequest, commit: Commit) -> bool:
     asked = (request.branch, request.step, request.message, request.metadata, {item.name for item in request.items})
     made = (commit.branch, commit.step, commit.message, commit.metadata, set(commit.items))
     return made == asked and commit.parents == (() if request.parent is None else (request.parent,))
-
-
-def tip_of(repo: Repository, branch: str) -> CommitId | None:
-    """The commit of a branch, by short name; ``None`` if there is no such branch yet."""
-    return repo.refs.read(branch_name(branch))
-
-
-def settled_tip(repo: Repository, branch: str) -> CommitId | None:
-    """The same to go on from: not before saves under way there have ended, as one of a run that was killed may be."""
-    leaving.await_saves(repo.layout.root)
-    if not repo.read_only:
-        await_saves(repo.layout.root, repo.files, branch)
-    return tip_of(repo, branch)
-
-
-def branches_of(repo: Repository) -> dict[str, CommitId]:
-    """All branches, by short name."""
-    return {short_name(RefName(name)): commit for name, commit in repo.refs.list(f"{BRANCHES}/").items()}
-
-
-def require_branch(repo: Repository, branch: str) -> CommitId:
-    """The commit of a branch that has to exist.
-
-    Raises:
-        NotFound: it does not; the message lists those that do.
-    """
-    tip = settled_tip(repo, branch)
-    if tip is None:
-        known = _listed_for(branch, branches_of(repo)) or "none"
-        raise NotFound(f"no branch {branch!r}; there are: {known}; make it with branch({branch!r})", branch=branch)
-    return tip
-
-
-def _listed_for(name: str, known: Collection[str]) -> str:
-    """Names that there are, for whoever gave one that there is not; those that may be meant once more."""
-    near = get_close_matches(name, sorted(known))
-    hint = f" ({did_you_mean(near)})" if near else ""
-    return ", ".join(sorted(known)) + hint
-
-
-@contextmanager
-def telling_it_is_empty(repo: Repository) -> Iterator[None]:
-    """Say of a store in which nothing was saved yet that it is one, and where it lies: another may be meant.
-
-    Raises:
-        NotFound: as it was raised inside.
-    """
-    try:
-        yield
-    except NotFound as error:
-        if type(error) is not NotFound or repo.refs.names() or repo.refs.logged_names():
-            raise
-        revision = error.details.get("revision")
-        named = "" if revision is None else f"{revision!r} names nothing: "
-        raise NotFound(
-            f"{named}the store at {repo.layout.root} has no commit yet; if it should have some, look at the path",
-            **error.details,
-        ) from error
-
-
-def last_step(repo: Repository, commit: CommitId) -> int | None:
-    """The step of a commit, or of the nearest one before it that has one."""
-    return next((row.step for row in first_parents(repo.lookup, commit) if row.step is not None), None)
 
 
 def bound(root: Path, branch: str | None, thread_count: int | None) -> tuple[Repository, Binding]:

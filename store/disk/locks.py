@@ -25,12 +25,29 @@ _open_fds: set[int] = set()
 class FileLock:
     """A held lock; close it to free it. Dies with the process, however that ends.
 
-    In a forked child it is closed and holds nothing.
+    In a forked child it is closed and holds nothing. Another process may be sent its descriptor, which it adopts.
+
+    Args:
+        fd: the locked file. It becomes the lock's.
     """
 
     def __init__(self, fd: int) -> None:
+        with _guard:
+            _open_fds.add(fd)
         self._fd = fd
         self._owner_pid = os.getpid()
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; -1 once closed."""
+        return self._fd
+
+    def leave(self) -> None:
+        """Have it held by whoever was sent the descriptor, even if that is still on the way, and no longer by us."""
+        fd, self._fd = self._fd, -1
+        with _guard:
+            _open_fds.discard(fd)
+            os.close(fd)
 
     def close(self) -> None:
         """Free the lock; again does nothing."""
@@ -71,7 +88,6 @@ def acquire(disk: Disk, path: Path, *, exclusive: bool, blocking: bool, create: 
     """
     with _guard:
         fd = disk.open(path, os.O_RDWR | (os.O_CREAT if create else 0))
-        _open_fds.add(fd)
         lock = FileLock(fd)
     try:
         fcntl.flock(fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if blocking else fcntl.LOCK_NB))

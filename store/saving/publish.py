@@ -9,11 +9,12 @@ A crash between any two steps leaves the old state, and packs that nothing refer
 """
 
 from collections.abc import Callable, Collection, Sequence
+from string import hexdigits
 
 from ..errors import Conflict, Corrupt, Incompatible
 from ..format.objects import Commit, TreeNode
 from ..format.pack import PackTable
-from ..ids import CommitId, ObjectId, PackId, TreeId, short
+from ..ids import SHORT_HEX, CommitId, ObjectId, PackId, TreeId, short
 from ..index import BasesMissing, CommitRow, IndexWriter
 from ..naming.refnames import branch_name
 from ..naming.refs import RefStore
@@ -95,6 +96,14 @@ def _keep(refs: RefStore, branch: str, commit: CommitId, message: str) -> str:
         kept = kept.replace("/", "-")
         refs.update(branch_name(kept), None, commit, action="save", message=message)
     return kept
+
+
+def is_kept_for(branch: str, name: str) -> bool:
+    """Whether a branch has a name as commits are kept under that could not go to another branch. Both short names."""
+    before, plus, ending = name.rpartition("+")
+    wanted = branch[:_KEPT_NAME_LENGTH]
+    is_short_id = len(ending) == SHORT_HEX and set(ending) <= set(hexdigits)
+    return bool(plus) and before in (wanted, wanted.replace("/", "-")) and is_short_id
 
 
 def row_of(commit: Commit) -> CommitRow:

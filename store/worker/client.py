@@ -9,17 +9,19 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from subprocess import SubprocessError
 from typing import Final, Protocol
 
 from .. import kernels
+from ..disk.locks import FileLock
 from ..errors import MoonclipError, WorkerEnded
 from ..limits import WORKER_STARTS
 from ..repository import Repository
 from ..saving.arenas import Arena
 from ..saving.publish import Approve
+from ..saving.underway import announced
 from .committing import Committer
 from .messages import Order, Outcome
 from .process import WorkerProcess
@@ -238,9 +240,17 @@ class Client:
         if worker is None:
             return None
         try:
-            return worker.save(order, arena, self._approve, job.given)
+            with self._announced(order) as lock:
+                return worker.save(order, arena, lock, self._approve, job.given)
         except WorkerEnded as error:
             return Outcome(error=error) if self._lose_worker(error) else None
+
+    def _announced(self, order: Order) -> AbstractContextManager[FileLock | None]:
+        """Say that a save is under way, before a worker can: it may be starting, or outlive us before it reads this."""
+        try:
+            return announced(self._repo.layout.root, self._repo.files, order.request.branch)
+        except OSError:  # no descriptor is left in this process, say
+            return nullcontext()
 
     def _committed_here(self, order: Order, arena: Arena) -> Outcome:
         with nullcontext() if self._pushes is None else self._pushes.making_way():

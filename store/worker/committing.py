@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+from ..disk.locks import FileLock
 from ..ids import CommitId
 from ..naming.tags import set_tag
 from ..repository import Repository
@@ -38,13 +39,16 @@ class Committer:
         self._repo = repo
         self._last: _Last | None = None
 
-    def commit(self, order: Order, memory: memoryview, approve: Approve | None = None) -> Outcome:
+    def commit(
+        self, order: Order, memory: memoryview, approve: Approve | None = None, announced: FileLock | None = None
+    ) -> Outcome:
         """Make a save.
 
         Args:
             order: the save.
             memory: the bytes of its arena; unaltered until the save after this one is done.
             approve: see :meth:`Repository.save`.
+            announced: what says that this save is under way, if its trainer said so; it is closed here.
 
         Returns:
             The commit, or the error that ended the save. A tag that could not be set is an error beside a commit.
@@ -53,7 +57,7 @@ class Committer:
         self._last = None  # until this one is committed: its arena may be the one that the last save lies in
         outcome = Outcome()
         try:
-            with saving(self._repo.layout.root, self._repo.files, request.branch, approve) as ask:
+            with saving(self._repo.layout.root, self._repo.files, request.branch, approve, announced) as ask:
                 saved = self._repo.save(request, ask)
                 self._last = _Last(saved.commit, order.arena, saved.last)
                 outcome = Outcome(saved.commit, saved.counts, dict(saved.seconds))

@@ -8,12 +8,13 @@ import logging
 import os
 import select
 import socket
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np  # noqa: F401 - what the first save needs is loaded before it comes
 
 from .. import codec, kernels  # noqa: F401 - the codec likewise
+from ..disk.locks import FileLock
 from ..errors import MoonclipError
 from ..ids import CommitId, short
 from ..repository import Repository
@@ -79,10 +80,14 @@ class Worker:
     def _save(self, message: Save, fds: list[int]) -> None:
         order: Order | None = None
         try:
-            with self._collector.standing_still(), self._pusher.making_way() if self._pusher else nullcontext():
+            with ExitStack() as held:
+                announced = held.enter_context(FileLock(fds.pop(0))) if message.is_announced else None
                 self._adopt(message, fds)
+                held.enter_context(self._collector.standing_still())
+                if self._pusher is not None:
+                    held.enter_context(self._pusher.making_way())
                 order = unpacked(message.order)
-                outcome = self._made(order, message)
+                outcome = self._made(order, message, announced)
         except Exception as error:  # noqa: BLE001 - it belongs to this save; the next one needs this process
             outcome = Outcome(error=error)
         self._tell(told(outcome))
@@ -99,9 +104,9 @@ class Worker:
             number = message.order.arena
             self._arenas[number] = Arena.adopt(number, fds[0], message.arena_bytes)
 
-    def _made(self, order: Order, message: Save) -> Outcome:
+    def _made(self, order: Order, message: Save, announced: FileLock | None) -> Outcome:
         approve = self._ask if message.asks else None
-        return self._committer.commit(order, self._arenas[order.arena].memory, approve)
+        return self._committer.commit(order, self._arenas[order.arena].memory, approve, announced)
 
     def _ask(self, commit: CommitId) -> None:
         """Have the trainer say whether a commit may be published.

@@ -77,17 +77,19 @@ class Outcome(NamedTuple):
 
 
 class Save(NamedTuple):
-    """Make this save. Comes with the arena's descriptor if the worker does not know it.
+    """Make this save. Comes with the descriptors of its announcement, and of the arena if the worker does not know it.
 
     Attributes:
         order: the save; items of its request are columns, see :func:`packed`.
         arena_bytes: size of the arena.
         asks: whether the trainer is to be asked before the commit is published.
+        is_announced: whether a lock comes along that says that this save is under way.
     """
 
     order: Order
     arena_bytes: int
     asks: bool = False
+    is_announced: bool = False
 
 
 class Answer(NamedTuple):

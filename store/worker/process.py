@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from ..disk.descriptors import Descriptor, occupy_standard_streams
+from ..disk.locks import FileLock
 from ..errors import MoonclipError, WorkerEnded
 from ..ids import CommitId
 from ..limits import WORKER_TAIL_BYTES
@@ -129,13 +130,19 @@ class WorkerProcess:
             raise self._ended()
 
     def save(
-        self, order: Order, arena: Arena, approve: Approve | None = None, given: Callable[[], None] = lambda: None
+        self,
+        order: Order,
+        arena: Arena,
+        announced: FileLock | None = None,
+        approve: Approve | None = None,
+        given: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """Have it make a save, and wait for what becomes of it.
 
         Args:
             order: the save.
             arena: what it lies in.
+            announced: what says that it is under way: the worker gets it with the order, and says so from then on.
             approve: called here once all is durable, before the branch moves. What it raises is the save's error.
             given: called once it is sent: from then on it is made even if this process is killed, ready or not.
 
@@ -152,8 +159,11 @@ class WorkerProcess:
             )
         with self._connected():
             with suppress(BrokenPipeError):  # what it said last is still to be heard
-                message = Save(packed(order), arena.size_bytes, approve is not None)
-                self._channel.send(message, [arena.fd] if is_new else [])
+                message = Save(packed(order), arena.size_bytes, approve is not None, announced is not None)
+                fds = [] if announced is None else [announced.fd]
+                self._channel.send(message, [*fds, arena.fd] if is_new else fds)
+                if announced is not None:
+                    announced.leave()
                 given()
             self._arenas[arena.number] = weakref.ref(arena)
             self._approve = approve

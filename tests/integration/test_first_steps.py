@@ -253,3 +253,39 @@ def test_13_who_resumed_or_goes_on_is_told_nothing(root: Path, caplog: pytest.Lo
     with CheckpointManager(root, branch="new") as mgr:
         mgr.save(step=0, x=0)
     assert not caplog.messages
+
+
+# --- a run whose branch somebody else moved --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("branch", ["main", "exp/lr"])
+def test_a_run_that_goes_on_elsewhere_is_told_of_when_its_branch_is_resumed(
+    root: Path, branch: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with CheckpointManager(root, branch=branch) as mgr:
+        mgr.save(step=0, x=0)
+    with CheckpointManager(root, branch=branch, async_save=False) as run:
+        run.resume(x=None)
+        with CheckpointManager(root, branch=branch, async_save=False) as other:
+            other.save(step=1, x=1)
+        with pytest.raises(Conflict):
+            run.save(step=1, x=-1)
+        with CheckpointManager(root, branch=branch) as mgr:
+            mgr.resume(x=None)
+        assert not caplog.messages  # it is no further than the branch is
+        run.save(step=2, x=-2)
+        kept = run.bound_branch
+    assert kept.startswith(f"{branch}+")
+    with CheckpointManager(root, branch=branch, async_save=False) as mgr:
+        assert mgr.resume(x=None) == 2
+        (message,) = caplog.messages
+        assert message == (
+            f"branch {branch!r} was moved while a run saved to it; that run went on as {kept!r}, to step 2, and this"
+            f" one goes on from step 1. To go on from there, resume(branch={kept!r}, …)"
+        )
+        mgr.save(step=3, x=3)
+    with CheckpointManager(root, branch=branch) as mgr:
+        mgr.resume(x=None)
+    with CheckpointManager(root) as mgr:
+        assert mgr.resume(branch=kept, x=None) == 3
+    assert caplog.messages == [message]

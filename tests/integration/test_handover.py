@@ -1,5 +1,6 @@
 """What ``save`` has done when it returns: a worker has the state, and commits it whatever becomes of the trainer."""
 
+import errno
 import os
 import select
 import signal
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager
+from store.errors import Busy
 from store.naming.refnames import branch_name
 from store.repository import Repository
 from store.saving.inputs import ContainerInput, Input, ItemInput, Span, TensorInput, ValueInput
@@ -19,7 +21,7 @@ from store.saving.saver import SaveRequest
 from store.worker.client import Client
 from store.worker.messages import Order, packed, unpacked
 from tests.indexing import REPOSITORY
-from tests.workers import Asked, only_worker, stopped, stored
+from tests.workers import Asked, ends, only_worker, require_no_save, stopped, stored
 
 REPEATS = 24
 """Trainers that are killed. Without a hand-over in time, all of them lost their last save."""
@@ -61,6 +63,57 @@ def await_workers(directory: Path) -> None:
                 pidfd = os.pidfd_open(pid)
                 select.select([pidfd], [], [])
                 os.close(pidfd)
+
+
+ORPHANED = """
+import os, signal, sys
+from pathlib import Path
+from store.repository import Repository
+from store.worker.client import Client
+from tests.workers import Asked, only_worker
+
+with Repository.open(Path(sys.argv[1]), thread_count=1) as repo:
+    client = Client(repo)
+    worker = only_worker()
+    os.kill(worker, signal.SIGSTOP)
+    asked = Asked(7, b"x" * 9_000)
+    client.submit(asked)
+    asked.await_given()
+    print(worker, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a2_a_run_that_is_restarted_waits_for_a_save_that_no_worker_has_begun(tmp_path: Path) -> None:
+    Repository.init(tmp_path, thread_count=1).close()
+    command = [sys.executable, "-c", ORPHANED, str(tmp_path)]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    worker = int(ended.stdout)
+    with pytest.raises(Busy):
+        require_no_save(tmp_path)
+    os.kill(worker, signal.SIGCONT)
+    with CheckpointManager(tmp_path) as mgr:
+        assert mgr.resume() == 8
+        mgr.save(step=8, x=torch.zeros(3)).result()
+    with Repository.open(tmp_path, thread_count=1) as repo:
+        assert [row.step for row in repo.log([repo.resolve("main")])] == [8, 7]
+    assert ends(worker)
+    require_no_save(tmp_path)
+
+
+def test_a_trainer_without_a_free_descriptor_hands_saves_over_unannounced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("store.worker.client.announced", refuse)
+    with CheckpointManager(tmp_path) as mgr:
+        for step in range(3):
+            mgr.save(step=step, x=torch.full((9,), float(step)))
+    with CheckpointManager(tmp_path) as mgr:
+        assert mgr.load()["x"][0] == 2
 
 
 @pytest.mark.slow

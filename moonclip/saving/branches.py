@@ -1,0 +1,101 @@
+"""The branches of a store as runs see them: where one is, and which others may be meant."""
+
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+from store.errors import NotFound
+from store.history.walks import first_parents
+from store.ids import CommitId
+from store.naming.meant import did_you_mean
+from store.naming.refnames import BRANCHES, RefName, branch_name, short_name
+from store.repository import Repository
+from store.saving.publish import is_kept_for
+from store.saving.underway import await_saves
+
+from . import leaving
+
+_log = logging.getLogger("moonclip")
+
+
+def tip_of(repo: Repository, branch: str) -> CommitId | None:
+    """The commit of a branch, by short name; ``None`` if there is no such branch yet."""
+    return repo.refs.read(branch_name(branch))
+
+
+def settled_tip(repo: Repository, branch: str) -> CommitId | None:
+    """The same to go on from: not before saves under way there have ended, as one of a run that was killed may be."""
+    leaving.await_saves(repo.layout.root)
+    if not repo.read_only:
+        await_saves(repo.layout.root, repo.files, branch)
+    return tip_of(repo, branch)
+
+
+def branches_of(repo: Repository) -> dict[str, CommitId]:
+    """All branches, by short name."""
+    return {short_name(RefName(name)): commit for name, commit in repo.refs.list(f"{BRANCHES}/").items()}
+
+
+def require_branch(repo: Repository, branch: str) -> CommitId:
+    """The commit of a branch that has to exist.
+
+    Raises:
+        NotFound: it does not; the message lists those that do.
+    """
+    tip = settled_tip(repo, branch)
+    if tip is None:
+        known = listed_for(branch, branches_of(repo)) or "none"
+        raise NotFound(f"no branch {branch!r}; there are: {known}; make it with branch({branch!r})", branch=branch)
+    return tip
+
+
+def tell_what_was_kept(repo: Repository, branch: str, tip: CommitId) -> None:
+    """Warn of commits that a run went on with elsewhere when somebody else had moved its branch: they may be meant."""
+    step = last_step(repo, tip)
+    for name, commit in branches_of(repo).items():
+        if not is_kept_for(branch, name):
+            continue
+        kept_step = last_step(repo, commit)
+        if kept_step is not None and (step is None or kept_step > step):
+            _log.warning(
+                "branch %r was moved while a run saved to it; that run went on as %r, to step %d, and this one goes on"
+                " from %s. To go on from there, resume(branch=%r, …)",
+                branch,
+                name,
+                kept_step,
+                "a commit without a step" if step is None else f"step {step}",
+                name,
+            )
+
+
+def listed_for(name: str, known: Collection[str]) -> str:
+    """Names that there are, for whoever gave one that there is not; those that may be meant once more."""
+    near = get_close_matches(name, sorted(known))
+    hint = f" ({did_you_mean(near)})" if near else ""
+    return ", ".join(sorted(known)) + hint
+
+
+@contextmanager
+def telling_it_is_empty(repo: Repository) -> Iterator[None]:
+    """Say of a store in which nothing was saved yet that it is one, and where it lies: another may be meant.
+
+    Raises:
+        NotFound: as it was raised inside.
+    """
+    try:
+        yield
+    except NotFound as error:
+        if type(error) is not NotFound or repo.refs.names() or repo.refs.logged_names():
+            raise
+        revision = error.details.get("revision")
+        named = "" if revision is None else f"{revision!r} names nothing: "
+        raise NotFound(
+            f"{named}the store at {repo.layout.root} has no commit yet; if it should have some, look at the path",
+            **error.details,
+        ) from error
+
+
+def last_step(repo: Repository, commit: CommitId) -> int | None:
+    """The step of a commit, or of the nearest one before it that has one."""
+    return next((row.step for row in first_parents(repo.lookup, commit) if row.step is not None), None)
