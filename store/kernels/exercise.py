@@ -1,5 +1,6 @@
 """Call every kernel with every kind of argument the codec will ever give it, so that twins can be compared."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,21 +23,26 @@ _COLUMNS = 48
 _RUNS = Runs(stride=131, run_words=31, run_count=19)
 
 
-def exercise(kernels: "Kernels") -> bytes:
-    """Run every kernel on a fixed input; the result is the same for all twins."""
-    widths = b"".join(_exercise_width(kernels, width_bytes) for width_bytes in WIDTHS)
-    return widths + _exercise_stretches(kernels) + _exercise_stream(kernels) + _exercise_casts(kernels)
+def exercise(kernels: "Kernels") -> Iterator[Words]:
+    """Run every kernel on a fixed input; what each gives is the same for all twins.
+
+    One result at a time: 3 MB in all, and what a thread has once had from its allocator it keeps.
+    """
+    for width_bytes in WIDTHS:
+        yield from _exercise_width(kernels, width_bytes)
+    yield from _exercise_stretches(kernels)
+    yield _exercise_stream(kernels)
+    yield from _exercise_casts(kernels)
 
 
-def _exercise_width(kernels: "Kernels", width_bytes: int) -> bytes:
+def _exercise_width(kernels: "Kernels", width_bytes: int) -> Iterator[Words]:
     words, base = _words(width_bytes, 1), _words(width_bytes, 2)
-    results: list[Words] = []
     keys, counts = np.empty(_WORD_COUNT, np.uint8), np.empty(KEYS, np.int64)
     codes = (np.arange(-(-_WORD_COUNT // _COLUMNS) + _COLUMNS) % 251).astype(np.uint8)
     kernels.context_keys(codes, _COLUMNS, keys, counts)
-    results += [keys.copy(), counts.copy()]
+    yield from (keys, counts)
     kernels.exponent_keys(base, 1, 15, keys, counts)
-    results += [keys, counts]
+    yield from (keys, counts)
     planes = tuple(_words(1, 5 + number) for number in range(width_bytes))
     plan = np.zeros(PLAN_INTEGERS, np.int64)
     for mapping in (COPY, ROTATE, XOR, DIFF, ORDERED_DIFF):
@@ -44,20 +50,19 @@ def _exercise_width(kernels: "Kernels", width_bytes: int) -> bytes:
         for grouped_planes in (0, 1 << (width_bytes - 1)):
             back = np.empty(_WORD_COUNT, words.dtype)
             kernels.join(planes, base, mapping, keys, np.cumsum(counts) - counts, grouped_planes, back)
-            results.append(back)
+            yield back
         kernels.choose(words, base, _WORD_COUNT, _RUNS, candidates, plan)
-        results.append(plan[: PLANES + width_bytes].copy())
+        yield plan[: PLANES + width_bytes]
         for code in (KEPT, MATCHED | GROUPED):
             plan[MAPPING], plan[PLANES : PLANES + width_bytes] = mapping, code
-            results += _coded(kernels, words, base, candidates, plan)
+            yield from _coded(kernels, words, base, candidates, plan)
     # Once, and one plane: twins take a millisecond for each code.
     plan[PLANES : PLANES + width_bytes] = [CODED, *[KEPT] * (width_bytes - 1)]
     candidates = Candidates(ROTATE, (NO_MAPPING, NO_MAPPING), 0, 0)
-    results += _coded(kernels, words, base, candidates, plan)
-    return b"".join(result.tobytes() for result in results)
+    yield from _coded(kernels, words, base, candidates, plan)
 
 
-def _exercise_stretches(kernels: "Kernels") -> bytes:
+def _exercise_stretches(kernels: "Kernels") -> Iterator[Words]:
     """Skewed bytes, bytes in steps, one byte and noise, enough to be coded from a sample, in a row and in groups."""
     noise = _words(1, 3, 20_000)
     plane = np.concatenate(
@@ -66,41 +71,38 @@ def _exercise_stretches(kernels: "Kernels") -> bytes:
     base, plan = np.arange(plane.size).astype(np.uint8), np.zeros(PLAN_INTEGERS, np.int64)
     candidates = Candidates(COPY, (XOR, DIFF), 6, 3)
     kernels.choose(plane, base, plane.size, _RUNS, candidates, plan)
-    results: list[Words] = [plan[: PLANES + 1].copy()]
+    yield plan[: PLANES + 1]
     for code in (CODED, CODED | GROUPED):
         plan[MAPPING], plan[PLANES] = COPY, code
-        results += _coded(kernels, plane, base, candidates, plan)
-    return b"".join(result.tobytes() for result in results)
+        yield from _coded(kernels, plane, base, candidates, plan)
 
 
-def _coded(kernels: "Kernels", words: Words, base: Words, candidates: Candidates, plan: Counts) -> list[Words]:
+def _coded(kernels: "Kernels", words: Words, base: Words, candidates: Candidates, plan: Counts) -> Iterator[Words]:
     """A payload, and what becomes of it, which a twin need not be able to tell."""
     out = np.empty(payload_room(words.nbytes), np.uint8)
     payload = out[: kernels.encode(words, base, candidates, plan, out)]
     exponent, mapping = (candidates.first_bit, candidates.mask), plan.item(MAPPING)
     grouped = bool((payload[: ENTRY_BYTES * words.itemsize : ENTRY_BYTES] & IS_GROUPED).any())
-    results: list[Words] = [payload]
+    yield payload
     for streamed in (False, True):
         room = np.zeros(words.nbytes + STREAM_LINE_BYTES, np.uint8)
         head = -room.ctypes.data % STREAM_LINE_BYTES
         back = room[head : head + words.nbytes].view(words.dtype)
         outcome = kernels.decode(payload, base, mapping, exponent, back, grouped=grouped, streamed=streamed)
-        results.append(back if outcome == DECODED else words)
-    return results
+        yield back if outcome == DECODED else words
 
 
-def _exercise_stream(kernels: "Kernels") -> bytes:
+def _exercise_stream(kernels: "Kernels") -> Words:
     """From an address that is a multiple of nothing, to one that is of a line; no byte more."""
     source = _words(1, 4)
     target = np.zeros(source.size + STREAM_LINE_BYTES, np.uint8)
     head = -target.ctypes.data % STREAM_LINE_BYTES
     kernels.stream(target.ctypes.data + head, source.ctypes.data + 1, source.size // 128 * STREAM_LINE_BYTES)
-    return target[head : head + source.size].tobytes()
+    return target[head : head + source.size]
 
 
-def _exercise_casts(kernels: "Kernels") -> bytes:
+def _exercise_casts(kernels: "Kernels") -> Iterator[Words]:
     """From each format to each other, also in rows of which the first was begun before and the last does not end."""
-    results: list[Words] = []
     rows = _WORD_COUNT // _COLUMNS + 2
     factors = np.ldexp(1.0, np.arange(rows, dtype=np.int32) % 60 - 30)
     for source_format, source_bytes in enumerate(casting.ITEM_BYTES):
@@ -109,10 +111,9 @@ def _exercise_casts(kernels: "Kernels") -> bytes:
             for some in (factors[:0], factors):
                 target = np.empty(_WORD_COUNT, f"<u{target_bytes}")
                 kernels.cast(source, source_format, target, target_format, some, _COLUMNS, 7)
-                results.append(target)
+                yield target
         limit = (1 << (8 * source_bytes - 1)) - (1 << max(0, 8 * source_bytes - 9))
-        results.append(np.array([kernels.largest(source, limit)], np.uint64))
-    return b"".join(result.tobytes() for result in results)
+        yield np.array([kernels.largest(source, limit)], np.uint64)
 
 
 def _words(width_bytes: int, seed: int, count: int = _WORD_COUNT) -> Words:

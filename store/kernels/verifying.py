@@ -1,5 +1,7 @@
 """Compiled kernels are used only after they did the same as their twins."""
 
+import numpy as np
+
 from . import reference
 from .exercise import exercise
 from .native import Native
@@ -14,6 +16,7 @@ def verified(image: bytes) -> Native:
         OSError: this system runs no code but that of files.
     """
     compiled = Native(image)
-    if exercise(compiled) != exercise(reference):
+    pairs = zip(exercise(compiled), exercise(reference), strict=True)
+    if not all(np.array_equal(ours, theirs) for ours, theirs in pairs):
         raise RuntimeError("compiled kernels disagree with their twins")
     return compiled

@@ -1,6 +1,7 @@
 """Compiled kernels and their NumPy twins: same results for the same arguments, and the same encodings with them."""
 
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -323,4 +324,14 @@ def test_a_plane_of_zstd_that_is_damaged_is_refused_and_nothing_is_written(compi
 
 
 def test_exercise_reaches_every_mapping_and_width() -> None:
-    assert len(exercise.exercise(reference)) > 2600 * sum((1, 2, 4, 8)) * 5 * 4
+    assert sum(result.nbytes for result in exercise.exercise(reference)) > 2600 * sum((1, 2, 4, 8)) * 5 * 4
+
+
+def test_exercise_holds_no_more_than_a_result_at_a_time() -> None:
+    tracemalloc.start()
+    try:
+        total_bytes = sum(result.nbytes for result in exercise.exercise(reference))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < total_bytes
