@@ -6,7 +6,7 @@ other processes get along; ``lmdb_index`` is the index; ``memory`` its twin for 
 
 from .lmdb_index import LmdbIndex
 from .memory import MemoryIndex
-from .records import BrokenIndex, CommitRow, Place, WalkedPlace
+from .records import BrokenIndex, CommitRow, Place, Version, WalkedPlace
 from .removal import Copy, Unremoved
 from .writer import BasesMissing, IndexWriter
 
@@ -20,5 +20,6 @@ __all__ = [
     "MemoryIndex",
     "Place",
     "Unremoved",
+    "Version",
     "WalkedPlace",
 ]

@@ -28,7 +28,7 @@ from ..ids import CommitId, ObjectId, PackId
 from ..limits import INDEX_ATTEMPTS
 from .depths import with_bases
 from .environment import Environment, Superseded
-from .records import SEQUENCE_KEY, BrokenIndex, CommitRow, Place, WalkedPlace, unseal
+from .records import SEQUENCE_KEY, BrokenIndex, CommitRow, Place, Version, WalkedPlace, unseal
 from .sharing import close_environment, guard
 from .transaction import COMMITS, PACKS, SEQUENCE, Transaction
 from .walking import Walk
@@ -85,6 +85,16 @@ class LmdbIndex:
     def path(self) -> Path:
         """Directory of the index in use."""
         return self._attached().path
+
+    def version(self) -> Version | None:
+        """What the index is now; ``None`` while copies that failed their check are still to be written down.
+
+        Raises:
+            BrokenIndex: the index is damaged.
+        """
+        if self._bad:
+            return None
+        return self._healed(lambda: self._in_use(_version_of))
 
     def places(self, object_id: ObjectId) -> list[Place]:
         """Good copies of an object, the shallowest first; none if it is unknown.
@@ -278,7 +288,7 @@ class LmdbIndex:
         bad = list(self._bad)
 
         def write(transaction: Transaction) -> T:
-            writer = IndexWriter(transaction)
+            writer = IndexWriter(transaction, environment.path.name)
             for object_id, pack in bad:
                 writer.mark_bad(object_id, pack)
             return body(writer)
@@ -342,3 +352,7 @@ def _arrived(transaction: Transaction, sequence: int, key: bytes, record: bytes)
 
 def _lost(sequence: int) -> BrokenIndex:
     return BrokenIndex(f"index: the commit that arrived as number {sequence} is lost; run `moonclip reindex`")
+
+
+def _version_of(environment: Environment) -> Version:
+    return environment.read(lambda transaction: Version(environment.path.name, transaction.number))

@@ -7,7 +7,7 @@ from ..errors import ReadOnly
 from ..format.pack import TableEntry
 from ..ids import CommitId, ObjectId, PackId
 from .depths import resolve_depths, with_bases
-from .records import CommitRow, Place, WalkedPlace
+from .records import CommitRow, Place, Version, WalkedPlace
 
 
 class MemoryIndex:
@@ -27,6 +27,10 @@ class MemoryIndex:
         for copy, depth in resolve_depths(copies, lambda _: None).resolved:
             self._copies.setdefault(copy.id, []).append((depth, copy))
         self._rows = {row.id: row for row in rows}
+
+    def version(self) -> Version | None:
+        """``None``: nobody has written to it."""
+        return None
 
     def places(self, object_id: ObjectId) -> list[Place]:
         """Copies of an object, the shallowest first."""

@@ -97,6 +97,23 @@ def delta_key(base: ObjectId, key: bytes) -> bytes:
     return base + key
 
 
+class Version(NamedTuple):
+    """An index at some moment: of one version all handles, in all processes, have the same content.
+
+    Attributes:
+        generation: name of its directory, another one after each rebuild.
+        number: of the last transaction that wrote to it.
+    """
+
+    generation: str
+    number: int
+
+    @property
+    def next(self) -> "Version":
+        """What it will be after one more transaction."""
+        return Version(self.generation, self.number + 1)
+
+
 def encode_place(key: bytes, place: Place, *, is_bad: bool) -> bytes:
     """Record of a copy. Of its pack the key has the number alone; the check covers its id, as numbers get garbled."""
     flags = (IS_BAD if is_bad else 0) | (HAS_BASE if place.base is not None else 0)

@@ -17,6 +17,7 @@ from .records import (
     BrokenIndex,
     CommitRow,
     Place,
+    Version,
     decode_place,
     decode_row,
     delta_key,
@@ -41,10 +42,22 @@ class BasesMissing(Corrupt):
 
 
 class IndexWriter:
-    """What can be done within one write transaction; valid inside the function that got it."""
+    """What can be done within one write transaction; valid inside the function that got it.
 
-    def __init__(self, transaction: Transaction) -> None:
+    Args:
+        transaction: the transaction.
+        generation: see :class:`Version`.
+    """
+
+    def __init__(self, transaction: Transaction, generation: str) -> None:
         self._transaction = transaction
+        self._generation = generation
+        self._has_marked = False
+
+    @property
+    def version(self) -> Version | None:
+        """What the index will be once this is committed, something having been written; ``None`` if it marks a copy."""
+        return None if self._has_marked else Version(self._generation, self._transaction.number)
 
     def places(self, object_id: ObjectId) -> list[Place]:
         """Good copies of an object, the shallowest first, as this transaction has it."""
@@ -60,8 +73,8 @@ class IndexWriter:
             if not any(is_good(key, record, pack_of(key[ID_BYTES:])) for key, record in records)
         ]
 
-    def add_pack(self, pack: PackId, entries: Iterable[TableEntry]) -> None:
-        """Add the places of a pack's objects that are not there yet. A large pack may come in parts.
+    def add_pack(self, pack: PackId, entries: Iterable[TableEntry]) -> dict[ObjectId, tuple[Place]]:
+        """Add the places of a pack's objects that are not there yet, and say which. A large pack may come in parts.
 
         Copies that are known to be bad are good again: who adds a pack has written it, in place of what was damaged.
 
@@ -71,10 +84,10 @@ class IndexWriter:
         """
         number = self._number_of(pack)
         if number is None:
-            self.add_places(pack, self._resolved(pack, list(entries)))
-        else:
-            new = [entry for entry in entries if not self._is_good(entry.id + number, pack)]
-            self._put_places(pack, PACK_NUMBER.unpack(number)[0], self._resolved(pack, new))
+            resolved = self._resolved(pack, list(entries))
+            return self._put_places(pack, self._number_pack(pack), resolved)
+        new = [entry for entry in entries if not self._is_good(entry.id + number, pack)]
+        return self._put_places(pack, PACK_NUMBER.unpack(number)[0], self._resolved(pack, new))
 
     def _is_good(self, key: bytes, pack: PackId) -> bool:
         record = self._transaction.get(OBJECTS, key)
@@ -101,16 +114,21 @@ class IndexWriter:
             return
         self._put_places(pack, self._number_pack(pack), resolved)
 
-    def _put_places(self, pack: PackId, number: int, resolved: Iterable[tuple[TableEntry, int]]) -> None:
+    def _put_places(
+        self, pack: PackId, number: int, resolved: Iterable[tuple[TableEntry, int]]
+    ) -> dict[ObjectId, tuple[Place]]:
+        places: dict[ObjectId, tuple[Place]] = {}
         deltas: list[bytes] = []
         for entry, depth in sorted(resolved, key=lambda each: each[0].id):  # in key order LMDB fills page by page
             place = Place(pack, entry.offset, entry.stored_bytes, entry.raw_bytes, entry.kind, entry.base, depth)
             key = place_key(entry.id, number)
             self._transaction.put(OBJECTS, key, encode_place(key, place, is_bad=False))
+            places[entry.id] = (place,)
             if entry.base is not None:
                 deltas.append(delta_key(entry.base, key))
         for key in sorted(deltas):
             self._transaction.put(DELTAS, key, seal(key, b""))
+        return places
 
     def remove_places(self, copies: Iterable[Copy], *, spare_last: bool) -> list[Unremoved]:
         """Remove copies of objects; depths of what was read by way of them are derived anew.
@@ -185,6 +203,7 @@ class IndexWriter:
         key = object_id + number
         record = self._transaction.get(OBJECTS, key)
         if record is not None:
+            self._has_marked = True
             place, _ = decode_place(key, record, pack)
             self._transaction.put(OBJECTS, key, encode_place(key, place, is_bad=True))
 

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from ..errors import MoonclipError
 from ..ids import CommitId, ObjectId, PackId
-from ..index import BrokenIndex, CommitRow, IndexWriter, MemoryIndex, Place, WalkedPlace
+from ..index import BrokenIndex, CommitRow, IndexWriter, MemoryIndex, Place, Version, WalkedPlace
 from ..opening.reindex import digest_packs
 from .packs import PackStore
 
@@ -29,6 +29,10 @@ class Index(Protocol):
     @property
     def writable(self) -> bool:
         """Whether :meth:`write` can be used."""
+        ...
+
+    def version(self) -> Version | None:
+        """What it is now; ``None`` if that cannot be told."""
         ...
 
     def places(self, object_id: ObjectId) -> list[Place]:

@@ -5,8 +5,8 @@ read. After a start, or for an item the last save did not hold, the parent commi
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from math import prod
@@ -18,7 +18,8 @@ from ..errors import NotUnchanged
 from ..format.casts import is_by_row
 from ..format.dtypes import dtype as dtype_of
 from ..format.entries import Entry, TensorEntry
-from ..ids import ChunkId, CommitId, TreeId
+from ..ids import ChunkId, CommitId, ObjectId, TreeId
+from ..index import Place, Version
 from ..memory import Room
 from ..reading.reader import ObjectReader
 from .inputs import UnchangedInput
@@ -32,6 +33,9 @@ ItemEntries = Mapping[str, Mapping[str, Entry]]
 
 Buffers = Mapping[tuple[str, str], memoryview]
 """(item name, entry name) → a tensor's raw bytes."""
+
+Places = Mapping[ObjectId, Sequence[Place]]
+"""Object → good copies of it, the shallowest first."""
 
 
 class Base(NamedTuple):  # one for each chunk of a save: made in a third of a dataclass's time
@@ -63,6 +67,8 @@ class LastSave:
         ordinal: grows by one with each save from here; staggers where delta chains restart.
         commit: its commit.
         trees: all tree objects of that.
+        places: good copies of its chunks and of the bases below them.
+        version: of the index that says so. Once that is another one, they may have moved, or be known to be damaged.
     """
 
     entries: ItemEntries
@@ -70,6 +76,8 @@ class LastSave:
     ordinal: int
     commit: CommitId | None = None
     trees: frozenset[TreeId] = frozenset()
+    places: Places = field(default_factory=dict)
+    version: Version | None = None
 
 
 class Bases:

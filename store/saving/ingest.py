@@ -23,12 +23,13 @@ from ..index import Place
 from ..memory import Room, same_bytes
 from ..parallel import Threads
 from ..reading.closure import readable
-from .bases import Bases
+from .bases import Bases, Places
 from .deltas import Deltas, Found
 from .drafts import CastTask, ChunkTask, Draft, Task, draft, groups
 from .inputs import Input, ItemInput, MadeValueInput, ValueInput
 from .packseries import PackSeries
 from .phases import Laps, Phases
+from .restarts import chains_among
 from .scales import Scales, measured
 
 _ALIGNMENT_BYTES = 64
@@ -106,6 +107,12 @@ class Ingest:
         threads: run the tasks.
         phases: where the time is counted that this takes.
         is_intact: whether a tree that is stored can be read.
+        known: places that need not be looked up.
+
+    Attributes:
+        counts: what was done so far.
+        nodes: the trees.
+        told: what the index told of chunks, and of the bases below them.
     """
 
     def __init__(
@@ -117,9 +124,12 @@ class Ingest:
         threads: Threads,
         phases: Phases,
         is_intact: Callable[[TreeId], bool],
+        known: Places | None = None,
     ) -> None:
         self.counts = Counts()
         self.nodes: dict[TreeId, TreeNode] = {}
+        self.told: dict[ObjectId, Sequence[Place]] = {}
+        self._known = known or {}
         self._index = index
         self._packs = packs
         self._bases = bases
@@ -221,8 +231,16 @@ class Ingest:
         """Of the chunks and of their bases, those that are stored."""
         sought: set[ObjectId] = {chunk.id for chunk in seen}
         sought.update(chunk.task.base.id for chunk in seen if chunk.task.base is not None)
-        below = self._index.places_below(sought)
-        return Found(readable(sought, lambda _: below), below)
+        below = chains_among(sought, self._known)
+        stored = {object_id: below[object_id][0] for object_id in sought if object_id in below}
+        unknown = sought - stored.keys()
+        if unknown:
+            told = self._index.places_below(unknown)
+            stored |= readable(unknown, lambda _: told)
+            below |= told
+            with self._lock:
+                self.told |= told
+        return Found(stored, below)
 
     def _claim(self, object_id: ObjectId) -> bool:
         """Whether this caller is the one to store the object: nobody else did in this save."""

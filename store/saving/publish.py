@@ -8,14 +8,15 @@
 A crash between any two steps leaves the old state, and packs that nothing refers to. docs/format.md §8 has the table.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from string import hexdigits
+from typing import NamedTuple
 
 from ..errors import Conflict, Corrupt, Incompatible
 from ..format.objects import Commit, TreeNode
 from ..format.pack import PackTable
 from ..ids import SHORT_HEX, CommitId, ObjectId, PackId, TreeId, short
-from ..index import BasesMissing, CommitRow, IndexWriter
+from ..index import BasesMissing, CommitRow, IndexWriter, Place, Version
 from ..naming.refnames import branch_name
 from ..naming.refs import RefStore
 from ..reading.closure import missing_objects
@@ -42,6 +43,18 @@ class HolesFound(Exception):
         self.objects = frozenset(objects)
 
 
+class Added(NamedTuple):
+    """What a save has added to the index.
+
+    Attributes:
+        places: of its objects; one of each.
+        version: of the index since then; ``None`` if copies were found damaged meanwhile.
+    """
+
+    places: Mapping[ObjectId, tuple[Place]]
+    version: Version | None
+
+
 def add_to_index(
     index: Index,
     tables: Sequence[PackTable],
@@ -49,7 +62,7 @@ def add_to_index(
     commit: Commit,
     load: Callable[[TreeId], TreeNode],
     closed: Callable[[], Collection[TreeId]],
-) -> None:
+) -> Added:
     """Step 3: add the packs' places and the commit, in one transaction, if the commit is closed.
 
     Args:
@@ -61,27 +74,32 @@ def add_to_index(
         closed: gives the trees of its parents that have to be whole. Asked within the transaction: one that is pruned
             before may be swept already, one that is pruned after keeps its objects, as this commit has them by then.
 
+    Returns:
+        What was added.
+
     Raises:
         HolesFound: a tree, chunk, pack or delta base is gone. Nothing was added.
     """
 
-    def add(writer: IndexWriter) -> None:
+    def add(writer: IndexWriter) -> Added:
         # All of them are tried, so that whoever has to store something again is told at once.
-        lost = [table.id for table in tables if not (is_there(table.id) and _is_added(writer, table))]
+        places: dict[ObjectId, tuple[Place]] = {}
+        lost = [table.id for table in tables if not (is_there(table.id) and _is_added(writer, table, places))]
         if lost:
             raise HolesFound(f"{len(lost)} packs are gone, or what they are stored against is", packs=lost)
         missing = missing_objects(commit.items.values(), load, writer.lacking, closed())
         if missing:
             raise HolesFound(f"{len(missing)} objects of the commit are gone", objects=missing)
         writer.add_commit(row_of(commit))
+        return Added(places, writer.version)
 
-    index.write(add)
+    return index.write(add)
 
 
-def _is_added(writer: IndexWriter, table: PackTable) -> bool:
+def _is_added(writer: IndexWriter, table: PackTable, places: dict[ObjectId, tuple[Place]]) -> bool:
     """Add a pack's places, unless a delta lacks its base or would be too deep by now."""
     try:
-        writer.add_pack(table.id, table.entries)
+        places |= writer.add_pack(table.id, table.entries)
     except (BasesMissing, Incompatible):
         return False
     return True

@@ -6,7 +6,7 @@ far to go. What an older base would take is known without reading it: no more th
 them change the same words one pays for both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..ids import ObjectId
 from ..index import Place
@@ -30,6 +30,27 @@ def chain_below(object_id: ObjectId, places: Mapping[ObjectId, Sequence[Place]])
         links.append(Link(sought, copies[0]))
         sought = copies[0].base
     return links[::-1]
+
+
+def chains_among(
+    object_ids: Iterable[ObjectId], places: Mapping[ObjectId, Sequence[Place]]
+) -> dict[ObjectId, Sequence[Place]]:
+    """Of those objects whose whole chain is among ``places`` what these tell, and of the bases in it.
+
+    Args:
+        object_ids: the objects.
+        places: as for :func:`chain_below`.
+    """
+    found: dict[ObjectId, Sequence[Place]] = {}
+    for object_id in object_ids:
+        chain: dict[ObjectId, Sequence[Place]] = {}
+        sought: ObjectId | None = object_id
+        while sought is not None and sought not in found and sought not in chain and (copies := places.get(sought)):
+            chain[sought] = copies
+            sought = copies[0].base
+        if sought is None or sought in found:
+            found |= chain
+    return found
 
 
 def older_base(chain: Sequence[Link]) -> Link | None:

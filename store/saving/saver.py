@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..disk.files import Files
 from ..errors import Busy, Corrupt, Incompatible, MoonclipError, NotFound
@@ -13,6 +13,7 @@ from ..format.objects import Commit
 from ..format.trees import Tree
 from ..format.values import Plain
 from ..ids import ID_BYTES, CommitId, ObjectId, PackId, TreeId
+from ..index import Version
 from ..layout import Layout
 from ..limits import STORE_ATTEMPTS
 from ..naming.refnames import branch_name
@@ -24,7 +25,7 @@ from ..reading.packs import pack_path
 from ..reading.reader import ObjectReader
 from ..upkeep.absences import Absences
 from ..upkeep.retiring import take_away
-from .bases import Bases, Buffers, LastSave
+from .bases import Bases, Buffers, ItemEntries, LastSave, Places
 from .ingest import Counts, Ingest
 from .inputs import ItemInput, TensorInput
 from .leases import Lease, acquire_lease
@@ -32,6 +33,7 @@ from .lines import Line
 from .packseries import PackSeries
 from .phases import Phases
 from .publish import Approve, HolesFound, add_to_index, move_branch
+from .restarts import chains_among
 
 _log = logging.getLogger(__name__)
 
@@ -172,22 +174,26 @@ class Saver:
         """Steps 2 and 3; again without bases when gc took something that the attempt counted on."""
         with self._phases.computing("plan"):
             line = Line(request, self._index, self._absences, self._reader)
-            bases = self._bases(request, line)
+            bases, last = self._bases(request, line), request.last
         for _ in range(STORE_ATTEMPTS):
             packs = PackSeries(self._files, self._layout.packs, lease.name, lease.add_pack)
             try:
-                return self._attempt(request, lease, packs, bases, line)
+                return self._attempt(request, lease, packs, bases, last, line)
             except HolesFound:
                 self._take_away(packs, lease)
-                bases = Bases(self._reader, {}, {})
+                bases, last = Bases(self._reader, {}, {}), None
             finally:
                 packs.abandon()
         raise Busy("objects are swept as fast as this save finds them stored; try again when gc is done")
 
-    def _attempt(self, request: SaveRequest, lease: Lease, packs: PackSeries, bases: Bases, line: Line) -> _Stored:
+    def _attempt(
+        self, request: SaveRequest, lease: Lease, packs: PackSeries, bases: Bases, last: LastSave | None, line: Line
+    ) -> _Stored:
         ordinal = line.ordinal
         turn = None if line.is_second else ordinal
-        ingest = Ingest(self._index, packs, bases, turn, self._threads, self._phases, self._is_intact)
+        version = self._index.version()
+        known = _known(last, version)
+        ingest = Ingest(self._index, packs, bases, turn, self._threads, self._phases, self._is_intact, known)
         entries = ingest.chunks(request.items)
         with self._phases.computing("trees"):
             commit = request.commit(ingest.trees(request.items, entries))
@@ -198,9 +204,13 @@ class Saver:
             tables = packs.publish()
         with self._phases.waiting("index"):
             load = self._load_from(ingest)
-            add_to_index(self._index, tables, self._is_there, commit, load, line.closed_trees)
-        trees = frozenset(ingest.nodes)
-        return commit_id, LastSave(entries, _buffers(request.items), ordinal, commit_id, trees), ingest.counts
+            added = add_to_index(self._index, tables, self._is_there, commit, load, line.closed_trees)
+        trees, buffers = frozenset(ingest.nodes), _buffers(request.items)
+        made = LastSave(entries, buffers, ordinal, commit_id, trees)
+        if version is not None and added.version == version.next:  # else what was told may not be so any more
+            places = _places(entries, {**known, **ingest.told, **added.places})
+            made = replace(made, places=places, version=added.version)
+        return commit_id, made, ingest.counts
 
     def _take_away(self, packs: PackSeries, lease: Lease) -> None:
         """Make room for the next attempt. What cannot be taken away gc finds."""
@@ -265,6 +275,17 @@ def require_legal(request: SaveRequest) -> None:
 
 
 _NO_TREE = TreeId(ObjectId(bytes(ID_BYTES)))
+
+
+def _known(last: LastSave | None, version: Version | None) -> Places:
+    """Places of what the last save holds, if nobody has written to the index since."""
+    return last.places if last is not None and version is not None and last.version == version else {}
+
+
+def _places(entries: ItemEntries, known: Places) -> Places:
+    """Of the chunks of a save, and of the bases below them."""
+    chunks = (chunk for by_name in entries.values() for entry in by_name.values() for chunk in entry.chunks)
+    return chains_among(chunks, known)
 
 
 def _buffers(items: Sequence[ItemInput]) -> Buffers:
