@@ -14,7 +14,7 @@ from ..errors import MoonclipError
 from ..ids import CommitId
 from ..naming.tags import Better
 from ..saving.ingest import Counts
-from ..saving.inputs import Input, Span, TensorInput
+from ..saving.inputs import ContainerInput, Input, Span, TensorInput
 from ..saving.saver import SaveRequest
 from ..upkeep.collector import collector_paused
 from ..upkeep.retention import Keep
@@ -187,12 +187,14 @@ class _Columns(NamedTuple):
 
     Attributes:
         names: of all entries, in order.
-        others: entries that are no tensors of the arena.
+        others: entries that are neither tensors of the arena nor containers.
+        containers: their names, positions, kinds and infos.
         tensors: positions, dtypes, shapes, starts, stops, and what they are stored as.
     """
 
     names: list[str]
     others: dict[str, Input]
+    containers: tuple[tuple[Any, ...], ...]
     tensors: tuple[tuple[Any, ...], ...]
 
 
@@ -212,15 +214,19 @@ def unpacked(order: Order) -> Order:
 def _columns(entries: Mapping[str, Input]) -> _Columns:
     tensors = [given for given in entries.values() if type(given) is TensorInput]
     others = {name: given for name, given in entries.items() if type(given) is not TensorInput}
+    containers = [(name, *given) for name, given in others.items() if type(given) is ContainerInput]
+    for name, *_ in containers:
+        del others[name]
+    columns = _Columns(list(entries), others, tuple(zip(*containers, strict=True)), ())
     if not tensors:
-        return _Columns(list(entries), others, ())
+        return columns
     positions, dtypes, shapes, spans, *stored = zip(*tensors, strict=True)
-    return _Columns(list(entries), others, (positions, dtypes, shapes, *zip(*spans, strict=True), *stored))
+    return columns._replace(tensors=(positions, dtypes, shapes, *zip(*spans, strict=True), *stored))
 
 
 def _entries(columns: _Columns) -> dict[str, Input]:
     tensors = map(_tensor, *columns.tensors) if columns.tensors else iter(())
-    others = columns.others
+    others = columns.others | {name: ContainerInput(*given) for name, *given in zip(*columns.containers, strict=True)}
     return {name: others[name] if name in others else next(tensors) for name in columns.names}
 
 
