@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 
-from store.errors import NotFound
+from store.errors import MoonclipError, NotFound
 from store.history.walks import first_parents
 from store.ids import CommitId
 from store.naming.meant import did_you_mean
@@ -51,22 +51,27 @@ def require_branch(repo: Repository, branch: str) -> CommitId:
 
 
 def tell_what_was_kept(repo: Repository, branch: str, tip: CommitId) -> None:
-    """Warn of commits that a run went on with elsewhere when somebody else had moved its branch: they may be meant."""
-    step = last_step(repo, tip)
-    for name, commit in branches_of(repo).items():
+    """Warn of commits that a run went on with elsewhere when somebody else had moved its branch: they may be meant.
+
+    What is damaged is passed over: it has nothing to do with the branch, or whoever reads that will say so.
+    """
+    for name in map(short_name, repo.refs.names(f"{BRANCHES}/")):
         if not is_kept_for(branch, name):
             continue
-        kept_step = last_step(repo, commit)
-        if kept_step is not None and (step is None or kept_step > step):
-            _log.warning(
-                "branch %r was moved while a run saved to it; that run went on as %r, to step %d, and this one goes on"
-                " from %s. To go on from there, resume(branch=%r, …)",
-                branch,
-                name,
-                kept_step,
-                "a commit without a step" if step is None else f"step {step}",
-                name,
-            )
+        with suppress(MoonclipError, OSError):
+            kept = tip_of(repo, name)
+            kept_step = None if kept is None else last_step(repo, kept)
+            step = last_step(repo, tip)
+            if kept_step is not None and (step is None or kept_step > step):
+                _log.warning(
+                    "branch %r was moved while a run saved to it; that run went on as %r, to step %d, and this one goes"
+                    " on from %s. To go on from there, resume(branch=%r, …)",
+                    branch,
+                    name,
+                    kept_step,
+                    "a commit without a step" if step is None else f"step {step}",
+                    name,
+                )
 
 
 def listed_for(name: str, known: Collection[str]) -> str:

@@ -289,3 +289,19 @@ def test_a_run_that_goes_on_elsewhere_is_told_of_when_its_branch_is_resumed(
     with CheckpointManager(root) as mgr:
         assert mgr.resume(branch=kept, x=None) == 3
     assert caplog.messages == [message]
+
+
+@pytest.mark.parametrize("damage", ["ref", "commit"])
+def test_what_is_damaged_of_such_a_branch_keeps_nobody_from_resuming(
+    root: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with CheckpointManager(root, async_save=False) as mgr:
+        mgr.save(step=0, x=0)
+        mgr.branch("main+01234567")
+        mgr.branch("other")
+    for name in ("main+01234567", "other"):
+        ref = root / "refs" / "branches" / name
+        ref.write_bytes(b"?" if damage == "ref" else b"5" * 64 + b"\n")
+    with CheckpointManager(root) as mgr:
+        assert mgr.resume(x=None) == 1
+    assert not caplog.messages
