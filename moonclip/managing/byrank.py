@@ -98,7 +98,7 @@ class ByRank:
         try:
             capture = staging.capture(shared.states)
             given = shared.items(capture.items, capture.arena)
-            save_rank(self._repo.layout.root, snapshot, rank, given, threads=self._repo.threads)
+            save_rank(self._repo.layout.root, snapshot, rank, given, files=self._repo.files, threads=self._repo.threads)
         finally:
             staging.close()
             staging.guard.close()

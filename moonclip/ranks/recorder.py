@@ -297,6 +297,7 @@ class RankRecorder:
         """Copied; or what kept it from being copied, which all ranks hear of when they wait for this one's part."""
         memory, self._memory = self._memory, None
         where = (self._repo.layout.root, answer["snapshot"], self._group.rank)
+        tools = (self._repo.threads, self._repo.files)
         scaling = self._scaling if answer["scaled"] else None
         try:
             is_known = memory is not None and bool(answer["remember"])
@@ -304,10 +305,10 @@ class RankRecorder:
             capture = self._staging.capture(shared.states, items, is_last_committed=is_known, lent=lent)
             given = _given(shared, capture)
         except BaseException as error:  # noqa: BLE001 - told to all, also an interrupt, then raised
-            return RankPart(*where, _nothing, None, self._repo.threads, error, scaling)
+            return RankPart(*where, _nothing, None, *tools, error, scaling)
         self._has_two_arenas = capture.keeps_last or memory is None
         last = memory if answer["remember"] and capture.keeps_last else None
-        return RankPart(*where, given, last, self._repo.threads, scaling=scaling)
+        return RankPart(*where, given, last, *tools, scaling=scaling)
 
     # --- in the background ------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
+from store.disk.files import Files
 from store.errors import MoonclipError, PartsOutdated, RankLost
 from store.format.canonical import Node
 from store.ids import CommitId, from_hex
@@ -73,6 +74,7 @@ class RankPart:
         items: gives what it stores, once that is copied; if true, with the bytes of what it else calls unchanged.
         last: its last save, if that was committed and its bytes are still there.
         threads: encode.
+        files: do the I/O, and keep the memory that packs go through from save to save.
         error: what already kept it from having anything to store.
         scaling: gives the scales of all ranks, from what looks for this one's largest numbers; ``None`` if no rank has
             any to find.
@@ -91,6 +93,7 @@ class RankPart:
         items: Callable[[bool], Sequence[RankItem]],
         last: RankMemory | None,
         threads: Threads,
+        files: Files,
         error: BaseException | None = None,
         scaling: Callable[[Callable[[], Sequence[Largest]]], Scales] | None = None,
     ) -> None:
@@ -100,6 +103,7 @@ class RankPart:
         self._items = items
         self._last = last
         self._threads = threads
+        self._files = files
         self._scaling = scaling
         self._scales: Scales | None = {} if scaling is None else None
         self.error = error
@@ -123,6 +127,7 @@ class RankPart:
                 last=None if again else self._last,
                 again=again,
                 scales=self._scales,
+                files=self._files,
                 threads=self._threads,
             )
         except BaseException as error:  # noqa: BLE001 - whatever ends it ends the save of all

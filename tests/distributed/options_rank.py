@@ -21,6 +21,7 @@ from moonclip.ranks.group import Group
 from moonclip.ranks.saving import RankPart, Verdict, follow, lead
 from moonclip.ranks.talk import Talk
 from moonclip.saving.reports import Event
+from store.disk.files import Files
 from store.parallel import Threads
 from store.repository import Repository
 from store.saving.saver import SaveRequest
@@ -315,7 +316,7 @@ def untold(directory: Path, rank: int, world_size: int) -> None:
         return []
 
     with closing(Threads(1)) as threads:
-        part = RankPart(root, snapshot_id, rank, items, None, threads)
+        part = RankPart(root, snapshot_id, rank, items, None, threads, Files())
         if rank:
             follow(talk.group, 0, part, tell, Verdict("main", None))
         else:

@@ -25,6 +25,7 @@ from moonclip import CheckpointManager
 from moonclip.ranks.group import Group
 from moonclip.ranks.saving import RankPart, Verdict, follow, lead
 from moonclip.ranks.talk import Talk
+from store.disk.files import Files
 from store.errors import Incompatible, MoonclipError, RankLost, SaveFailed
 from store.ids import CommitId
 from store.parallel import Threads
@@ -229,7 +230,7 @@ def outdated(directory: Path, rank: int, world_size: int) -> None:
     item = RankItem("model", {"": ContainerInput(0, "dict"), f"own{rank}": given})
     verdicts: list[Verdict] = []
     with closing(Threads(1)) as threads:
-        part = RankPart(root, snapshot_id, rank, lambda _: [item], None, threads)
+        part = RankPart(root, snapshot_id, rank, lambda _: [item], None, threads, Files())
         if rank:
             follow(talk.group, 0, part, verdicts.append, Verdict("main", None))
         else:

@@ -80,7 +80,7 @@ def test_a_part_that_is_stored_again_is_asked_for_in_full(repo: Repository) -> N
 
     memory = saved(repo, item(ARRAY[:4], ARRAY[4:])).memory
     with repo.create_snapshot(request(repo), 1, ranks_remember=True) as snapshot, closing(Threads(1)) as threads:
-        part = RankPart(repo.layout.root, snapshot.id, 0, items, memory, threads)
+        part = RankPart(repo.layout.root, snapshot.id, 0, items, memory, threads, repo.files)
         assert part.store() == part.store(again=True) == {"error": None}
         snapshot.finalize()
     assert asked == [False, True]
