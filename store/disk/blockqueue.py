@@ -61,10 +61,11 @@ class BlockQueue(Generic[B]):
         self._require_intact()
 
     def stop(self) -> None:
-        """End the thread: what it is writing is written, what waits is not."""
+        """End the thread: what it is writing is written, what waits is not. Nothing may be handed over any more."""
         with self._lock:
             self._waiting.clear()
         self._end()
+        self._write = _refused  # whose method it was holds this queue: they would wait for a garbage collection
 
     def _start(self) -> bool:
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
@@ -106,3 +107,7 @@ class BlockQueue(Generic[B]):
     def _require_intact(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _refused(_: object) -> None:
+    raise ValueError("a block is handed over to a queue that was stopped")
