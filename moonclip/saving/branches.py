@@ -55,23 +55,31 @@ def tell_what_was_kept(repo: Repository, branch: str, tip: CommitId) -> None:
 
     What is damaged is passed over: it has nothing to do with the branch, or whoever reads that will say so.
     """
-    for name in map(short_name, repo.refs.names(f"{BRANCHES}/")):
-        if not is_kept_for(branch, name):
-            continue
-        with suppress(MoonclipError, OSError):
-            kept = tip_of(repo, name)
-            kept_step = None if kept is None else last_step(repo, kept)
-            step = last_step(repo, tip)
-            if kept_step is not None and (step is None or kept_step > step):
-                _log.warning(
-                    "branch %r was moved while a run saved to it; that run went on as %r, to step %d, and this one goes"
-                    " on from %s. To go on from there, resume(branch=%r, …)",
-                    branch,
-                    name,
-                    kept_step,
-                    "a commit without a step" if step is None else f"step {step}",
-                    name,
-                )
+    with suppress(MoonclipError, OSError):
+        names = [name for name in map(short_name, repo.refs.names(f"{BRANCHES}/")) if is_kept_for(branch, name)]
+        step = last_step(repo, tip) if names else None
+        for name in names:
+            with suppress(MoonclipError, OSError):
+                _tell_if_ahead(repo, branch, step, name)
+
+
+def _tell_if_ahead(repo: Repository, branch: str, step: int | None, name: str) -> None:
+    """Warn of one branch that is named as if it had been made so, if it was and has got further than ``step``."""
+    kept = tip_of(repo, name)
+    kept_step = None if kept is None else last_step(repo, kept)
+    first = repo.index.commits_with_prefix(name.rpartition("+")[2])
+    was_meant_for = {row.branch for commit in first if (row := repo.index.commit(commit)) is not None}
+    if kept_step is None or (step is not None and kept_step <= step) or branch not in was_meant_for:
+        return
+    _log.warning(
+        "branch %r was moved while a run saved to it; that run went on as %r, to step %d, and this one goes on from %s."
+        " To go on from there, resume(branch=%r, …)",
+        branch,
+        name,
+        kept_step,
+        "a commit without a step" if step is None else f"step {step}",
+        name,
+    )
 
 
 def listed_for(name: str, known: Collection[str]) -> str:

@@ -32,8 +32,14 @@ class BlockQueue(Generic[B]):
         self._thread: threading.Thread | None = None
 
     def put(self, block: B) -> None:
-        """Have a block written; it must not be touched until it comes back. Raises what an earlier write raised."""
+        """Have a block written; it must not be touched until it comes back. Raises what an earlier write raised.
+
+        Raises:
+            ValueError: the queue was stopped.
+        """
         self._require_intact()
+        if self._write is _refused:
+            _refused(block)
         if self._thread is None and not self._start():
             self._write(block)
             self._written.append(block)
@@ -65,7 +71,7 @@ class BlockQueue(Generic[B]):
         with self._lock:
             self._waiting.clear()
         self._end()
-        self._write = _refused  # whose method it was holds this queue: they would wait for a garbage collection
+        self._write = _refused  # not the method of whoever holds this queue any more: that would be a cycle
 
     def _start(self) -> bool:
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)

@@ -44,22 +44,11 @@ class FileLock:
 
     def leave(self) -> None:
         """Have it held by whoever was sent the descriptor, even if that is still on the way, and no longer by us."""
-        fd, self._fd = self._fd, -1
-        with _guard:
-            _open_fds.discard(fd)
-            os.close(fd)
+        self._drop(unlock=False)
 
     def close(self) -> None:
         """Free the lock; again does nothing."""
-        fd, self._fd = self._fd, -1
-        if fd < 0 or self._owner_pid != os.getpid():
-            return
-        with _guard:
-            _open_fds.discard(fd)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would not free it while a child has it open
-            finally:
-                os.close(fd)
+        self._drop(unlock=True)
 
     def __enter__(self) -> Self:
         return self
@@ -69,6 +58,18 @@ class FileLock:
 
     def __del__(self) -> None:
         self.close()
+
+    def _drop(self, *, unlock: bool) -> None:
+        fd, self._fd = self._fd, -1
+        if fd < 0 or self._owner_pid != os.getpid():
+            return
+        with _guard:
+            _open_fds.discard(fd)
+            try:
+                if unlock:
+                    fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would not free it while a child has it open
+            finally:
+                os.close(fd)
 
 
 def acquire(disk: Disk, path: Path, *, exclusive: bool, blocking: bool, create: bool) -> FileLock:

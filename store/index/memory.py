@@ -29,7 +29,7 @@ class MemoryIndex:
         self._rows = {row.id: row for row in rows}
 
     def version(self) -> Version | None:
-        """``None``: nobody has written to it."""
+        """``None``: nothing is saved by way of it."""
         return None
 
     def places(self, object_id: ObjectId) -> list[Place]:

@@ -110,7 +110,7 @@ class Version(NamedTuple):
 
     @property
     def next(self) -> "Version":
-        """What it will be after one more transaction."""
+        """What it will be after one more transaction that writes."""
         return Version(self.generation, self.number + 1)
 
 

@@ -56,8 +56,9 @@ class IndexWriter:
 
     @property
     def version(self) -> Version | None:
-        """What the index will be once this is committed, something having been written; ``None`` if it marks a copy."""
-        return None if self._has_marked else Version(self._generation, self._transaction.number)
+        """What the index will be once this is committed; ``None`` if nothing was written, or a copy marked as bad."""
+        is_told = self._transaction.has_written and not self._has_marked
+        return Version(self._generation, self._transaction.number) if is_told else None
 
     def places(self, object_id: ObjectId) -> list[Place]:
         """Good copies of an object, the shallowest first, as this transaction has it."""

@@ -9,7 +9,6 @@ A crash between any two steps leaves the old state, and packs that nothing refer
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from string import hexdigits
 from typing import NamedTuple
 
 from ..errors import Conflict, Corrupt, Incompatible
@@ -27,6 +26,9 @@ Approve = Callable[[CommitId], None]
 
 _KEPT_NAME_LENGTH = 40
 """A branch's name may be as long as a name can be: what is put behind it must still fit, also in four-byte letters."""
+
+
+_HEX = frozenset("0123456789abcdef")
 
 
 class HolesFound(Exception):
@@ -117,10 +119,13 @@ def _keep(refs: RefStore, branch: str, commit: CommitId, message: str) -> str:
 
 
 def is_kept_for(branch: str, name: str) -> bool:
-    """Whether a branch has a name as commits are kept under that could not go to another branch. Both short names."""
+    """Whether ``name`` is as those are under which commits are kept that could not go to ``branch``. Both short.
+
+    Others may have such a name too: the commit that it ends in says for which branch it was made.
+    """
     before, plus, ending = name.rpartition("+")
     wanted = branch[:_KEPT_NAME_LENGTH]
-    is_short_id = len(ending) == SHORT_HEX and set(ending) <= set(hexdigits)
+    is_short_id = len(ending) == SHORT_HEX and set(ending) <= _HEX
     return bool(plus) and before in (wanted, wanted.replace("/", "-")) and is_short_id
 
 

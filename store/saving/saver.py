@@ -208,7 +208,8 @@ class Saver:
         trees, buffers = frozenset(ingest.nodes), _buffers(request.items)
         made = LastSave(entries, buffers, ordinal, commit_id, trees)
         if version is not None and added.version == version.next:  # else what was told may not be so any more
-            places = _places(entries, {**known, **ingest.told, **added.places})
+            with self._phases.computing("lookup"):
+                places = _places(entries, {**known, **ingest.told, **added.places})
             made = replace(made, places=places, version=added.version)
         return commit_id, made, ingest.counts
 

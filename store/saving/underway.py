@@ -55,7 +55,7 @@ def saving(
         OSError: the file cannot be made.
     """
     with ExitStack() as held:
-        held.enter_context(given or announced(root, files, branch))
+        held.enter_context(announced(root, files, branch) if given is None else given)
 
         def ask(commit: CommitId) -> None:
             assert approve is not None

@@ -162,9 +162,10 @@ class WorkerProcess:
                 message = Save(packed(order), arena.size_bytes, approve is not None, announced is not None)
                 fds = [] if announced is None else [announced.fd]
                 self._channel.send(message, [*fds, arena.fd] if is_new else fds)
-                if announced is not None:
-                    announced.leave()
                 given()
+                if announced is not None:
+                    with suppress(OSError):  # something closed it behind our back; the worker has its own by now
+                        announced.leave()
             self._arenas[arena.number] = weakref.ref(arena)
             self._approve = approve
             outcome = self._outcome()

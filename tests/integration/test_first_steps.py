@@ -291,6 +291,20 @@ def test_a_run_that_goes_on_elsewhere_is_told_of_when_its_branch_is_resumed(
     assert caplog.messages == [message]
 
 
+def test_a_branch_that_only_has_such_a_name_is_not_told_of(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with CheckpointManager(root, async_save=False) as mgr:
+        first = mgr.save(step=0, x=0)
+        mgr.branch("exp-lr")
+    for name in (f"main+{'0' * 8}", f"exp-lr+{first.result()[:8]}"):
+        with CheckpointManager(root, async_save=False) as mgr:
+            mgr.resume(rev=first.result(), branch=name, x=None)
+            mgr.save(step=9, x=9)
+    for branch in ("main", "exp-lr"):
+        with CheckpointManager(root, branch=branch) as mgr:
+            assert mgr.resume(x=None) == 1
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("damage", ["ref", "commit"])
 def test_what_is_damaged_of_such_a_branch_keeps_nobody_from_resuming(
     root: Path, damage: str, caplog: pytest.LogCaptureFixture

@@ -1,6 +1,5 @@
 """What ``save`` has done when it returns: a worker has the state, and commits it whatever becomes of the trainer."""
 
-import errno
 import os
 import select
 import signal
@@ -70,17 +69,16 @@ import os, signal, sys
 from pathlib import Path
 from store.repository import Repository
 from store.worker.client import Client
-from tests.workers import Asked, only_worker
+from tests.workers import Asked, only_worker, stopped
 
 with Repository.open(Path(sys.argv[1]), thread_count=1) as repo:
     client = Client(repo)
-    worker = only_worker()
-    os.kill(worker, signal.SIGSTOP)
-    asked = Asked(7, b"x" * 9_000)
-    client.submit(asked)
-    asked.await_given()
-    print(worker, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+    with stopped(worker := only_worker()):
+        asked = Asked(7, b"x" * 9_000)
+        client.submit(asked)
+        asked.await_given()
+        print(worker, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -90,9 +88,11 @@ def test_a2_a_run_that_is_restarted_waits_for_a_save_that_no_worker_has_begun(tm
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     worker = int(ended.stdout)
-    with pytest.raises(Busy):
-        require_no_save(tmp_path)
-    os.kill(worker, signal.SIGCONT)
+    try:
+        with pytest.raises(Busy):
+            require_no_save(tmp_path)
+    finally:
+        os.kill(worker, signal.SIGCONT)
     with CheckpointManager(tmp_path) as mgr:
         assert mgr.resume() == 8
         mgr.save(step=8, x=torch.zeros(3)).result()
@@ -102,17 +102,33 @@ def test_a2_a_run_that_is_restarted_waits_for_a_save_that_no_worker_has_begun(tm
     require_no_save(tmp_path)
 
 
-def test_a_trainer_without_a_free_descriptor_hands_saves_over_unannounced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+EXHAUSTED = """
+import os, resource, sys
+import torch
+from moonclip import CheckpointManager
 
-    monkeypatch.setattr("store.worker.client.announced", refuse)
-    with CheckpointManager(tmp_path) as mgr:
-        for step in range(3):
-            mgr.save(step=step, x=torch.full((9,), float(step)))
-    with CheckpointManager(tmp_path) as mgr:
+with CheckpointManager(sys.argv[1], threads=1) as mgr:
+    mgr.save(step=0, x=torch.zeros(9)).result()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    futures = [mgr.save(step=step, x=torch.full((9,), float(step))) for step in (1, 2)]
+    for future in futures:
+        future.result()
+    for fd in taken:
+        os.close(fd)
+"""
+
+
+def test_a_trainer_without_a_free_descriptor_hands_saves_over_unannounced(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", EXHAUSTED, str(tmp_path / "store")]
+    subprocess.run(command, cwd=REPOSITORY, check=True)
+    with CheckpointManager(tmp_path / "store") as mgr:
+        assert [snapshot.step for snapshot in mgr.log()] == [2, 1, 0]
         assert mgr.load()["x"][0] == 2
 
 

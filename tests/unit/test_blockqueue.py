@@ -35,3 +35,13 @@ def test_stopping_waits_for_what_is_being_written_though_finishing_was_interrupt
     stopping.set()
     queue.stop()
     assert done == [1]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_what_is_handed_to_a_queue_that_was_stopped_is_refused(has_begun: bool) -> None:
+    queue: BlockQueue[int] = BlockQueue(lambda _: None, "moonclip-test")
+    if has_begun:
+        queue.put(0)
+    queue.stop()
+    with pytest.raises(ValueError, match="stopped"):
+        queue.put(1)

@@ -10,16 +10,22 @@ from tests.arrays import drifted, noise, save
 
 
 def test_a_save_leaves_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
-    states = [{name: drifted(noise(name, 2000), step) for name in "abc"} for step in range(4)]
+    states = [{name: drifted(noise(name, 2000), step) for name in "abc"} for step in range(6)]
+    last = None
     with Repository.init(tmp_path / "store", thread_count=2) as repo:
-        last = save(repo, states[0]).last
+        for state in states[:3]:
+            last = save(repo, state, last=last).last
         gc.collect()
         gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
         try:
-            for state in states[1:]:
+            for state in states[3:]:
                 last = save(repo, state, last=last).last
-            assert gc.collect() == 0
+            gc.collect()
+            assert [kind for each in gc.garbage if (kind := type(each)).__module__.startswith("store.")] == []
         finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
             gc.enable()
 
 
