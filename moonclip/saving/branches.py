@@ -71,6 +71,8 @@ def _tell_if_ahead(repo: Repository, branch: str, step: int | None, name: str) -
     was_meant_for = {row.branch for commit in first if (row := repo.index.commit(commit)) is not None}
     if kept_step is None or (step is not None and kept_step <= step) or branch not in was_meant_for:
         return
+    if any(line.new == kept for line in repo.refs.reflog(branch_name(branch))):
+        return  # somebody had the branch go on from there, and took it back
     _log.warning(
         "branch %r was moved while a run saved to it; that run went on as %r, to step %d, and this one goes on from %s."
         " To go on from there, resume(branch=%r, …)",

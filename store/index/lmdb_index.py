@@ -288,7 +288,7 @@ class LmdbIndex:
         bad = list(self._bad)
 
         def write(transaction: Transaction) -> T:
-            writer = IndexWriter(transaction, environment.path.name)
+            writer = IndexWriter(transaction, environment.key)
             for object_id, pack in bad:
                 writer.mark_bad(object_id, pack)
             return body(writer)
@@ -355,4 +355,4 @@ def _lost(sequence: int) -> BrokenIndex:
 
 
 def _version_of(environment: Environment) -> Version:
-    return environment.read(lambda transaction: Version(environment.path.name, transaction.number))
+    return environment.read(lambda transaction: Version(environment.key, transaction.number))

@@ -101,17 +101,18 @@ class Version(NamedTuple):
     """An index at some moment: of one version all handles, in all processes, have the same content.
 
     Attributes:
-        generation: name of its directory, another one after each rebuild.
+        file: inode and device of its file, another one after each rebuild. Names come again where somebody deletes the
+            index's directory.
         number: of the last transaction that wrote to it.
     """
 
-    generation: str
+    file: tuple[int, int]
     number: int
 
     @property
     def next(self) -> "Version":
         """What it will be after one more transaction that writes."""
-        return Version(self.generation, self.number + 1)
+        return Version(self.file, self.number + 1)
 
 
 def encode_place(key: bytes, place: Place, *, is_bad: bool) -> bytes:

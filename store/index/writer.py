@@ -46,19 +46,19 @@ class IndexWriter:
 
     Args:
         transaction: the transaction.
-        generation: see :class:`Version`.
+        file: see :class:`Version`.
     """
 
-    def __init__(self, transaction: Transaction, generation: str) -> None:
+    def __init__(self, transaction: Transaction, file: tuple[int, int]) -> None:
         self._transaction = transaction
-        self._generation = generation
+        self._file = file
         self._has_marked = False
 
     @property
     def version(self) -> Version | None:
         """What the index will be once this is committed; ``None`` if nothing was written, or a copy marked as bad."""
         is_told = self._transaction.has_written and not self._has_marked
-        return Version(self._generation, self._transaction.number) if is_told else None
+        return Version(self._file, self._transaction.number) if is_told else None
 
     def places(self, object_id: ObjectId) -> list[Place]:
         """Good copies of an object, the shallowest first, as this transaction has it."""

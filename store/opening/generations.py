@@ -169,7 +169,7 @@ class Generations:
         fill = self._digest()
         environment = open_environment(made, map_bytes=self._map_bytes)
         try:
-            environment.write(lambda transaction: fill(IndexWriter(transaction, made.name)))
+            environment.write(lambda transaction: fill(IndexWriter(transaction, environment.key)))
         finally:
             close_environment(environment)
 

@@ -19,16 +19,17 @@ from ..naming.refnames import branch_name
 from .publish import Approve
 
 
-def announced(root: Path, files: Files, branch: str) -> FileLock:
+def announced(root: Path, files: Files, branch: str, *, blocking: bool = True) -> FileLock:
     """Say that a save on ``branch`` (short name) is under way, or will be: until the lock is closed.
 
     Raises:
         Incompatible: no legal name.
+        Busy: somebody is looking whether one is, and ``blocking`` is false.
         OSError: the file cannot be made.
     """
     path = _path(root, branch)
     files.make_directory(path.parent)
-    return files.lock_shared(path)
+    return files.lock_shared(path, blocking=blocking)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from .. import kernels
 from ..disk.locks import FileLock
-from ..errors import MoonclipError, WorkerEnded
+from ..errors import Busy, MoonclipError, WorkerEnded
 from ..limits import WORKER_STARTS
 from ..repository import Repository
 from ..saving.arenas import Arena
@@ -248,8 +248,8 @@ class Client:
     def _announced(self, order: Order) -> AbstractContextManager[FileLock | None]:
         """Say that a save is under way, before a worker can: it may be starting, or outlive us before it reads this."""
         try:
-            return announced(self._repo.layout.root, self._repo.files, order.request.branch)
-        except OSError:  # no descriptor is left in this process, say
+            return announced(self._repo.layout.root, self._repo.files, order.request.branch, blocking=False)
+        except (OSError, Busy):  # no descriptor is left in this process, say; the worker will say it, once it begins
             return nullcontext()
 
     def _committed_here(self, order: Order, arena: Arena) -> Outcome:

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager, Conflict, Incompatible, NotFound, SaveFailed
+from store.naming.refnames import branch_name
 from store.opening.places import place_of
+from store.repository import Repository
 
 NOT_ASKED_FOR = "not asked for"
 
@@ -286,6 +288,12 @@ def test_a_run_that_goes_on_elsewhere_is_told_of_when_its_branch_is_resumed(
         mgr.save(step=3, x=3)
     with CheckpointManager(root, branch=branch) as mgr:
         mgr.resume(x=None)
+    with Repository.open(root, thread_count=1) as repo:
+        name, tip = branch_name(branch), repo.resolve(branch)
+        repo.set_ref(name, tip, repo.resolve(kept), "reset")
+        repo.set_ref(name, repo.resolve(kept), repo.resolve(f"{branch}~2"), "reset")
+    with CheckpointManager(root, branch=branch) as mgr:
+        assert mgr.resume(x=None) == 1  # they know of it
     with CheckpointManager(root) as mgr:
         assert mgr.resume(branch=kept, x=None) == 3
     assert caplog.messages == [message]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from moonclip import CheckpointManager
+from store.disk.files import Files
 from store.errors import Busy
 from store.naming.refnames import branch_name
 from store.repository import Repository
@@ -130,6 +131,16 @@ def test_a_trainer_without_a_free_descriptor_hands_saves_over_unannounced(tmp_pa
     with CheckpointManager(tmp_path / "store") as mgr:
         assert [snapshot.step for snapshot in mgr.log()] == [2, 1, 0]
         assert mgr.load()["x"][0] == 2
+
+
+def test_save_does_not_wait_for_whoever_looks_whether_one_is_under_way(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as mgr:
+        mgr.save(step=0, x=torch.zeros(9)).result()
+        with Files().lock_exclusive(tmp_path / "writers" / "branches~main"):
+            future = mgr.save(step=1, x=torch.ones(9))
+            assert future.profile["handover"] >= 0
+            assert not future.done()  # the worker does
+        future.result()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What a save knows of the store from the save before it, and when it asks the index all the same."""
 
+import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,9 +142,29 @@ def test_an_index_that_was_rebuilt_is_another_version(repo: Repository) -> None:
     version = repo.index.version()
     assert version is not None
     assert first.last.version is not None
-    assert version.generation != first.last.version.generation
+    assert version.file != first.last.version.file
     second, asked = asked_by_a_save(repo, STATE, first.last)
     assert asked == chunks_of(second.last.entries["model"])
+
+
+def test_an_index_that_was_deleted_and_has_as_many_transactions_is_another_version(repo: Repository) -> None:
+    last = None
+    for step in range(2):
+        saved = save(repo, {**STATE, "b": drifted(STATE["b"], step)}, last=last)
+        last = saved.last
+    damage(repo, chunk_of(repo, saved.commit, "a"))
+    shutil.rmtree(repo.layout.root / "index")
+    with Repository.open(repo.layout.root, thread_count=1) as other:
+        with pytest.raises(Corrupt):
+            read(other, saved.commit)
+        version = other.index.version()
+    assert version is not None
+    assert last is not None
+    assert last.version is not None
+    assert version.number == last.version.number
+    again = save(repo, {**STATE, "b": drifted(STATE["b"], 1)}, last=last)
+    assert again.counts.new_raw_bytes == len(STATE["a"].data)
+    assert read(repo, again.commit) == {**STATE, "b": drifted(STATE["b"], 1)}
 
 
 def test_who_writes_nothing_makes_no_version(repo: Repository) -> None:
