@@ -146,7 +146,7 @@ def current(work_bytes: int) -> Kernels:
 def prepare() -> None:
     """Load the compiled kernels now if they are ready, or have them compiled meanwhile: for a process that will work.
 
-    Cost: 40 ms once, most of them for calling every kernel and its twin; 5 MB.
+    Cost: 40 ms once, most of them for calling every kernel and its twin; 3 MB.
     """
     _loader.prepare()
 

@@ -86,7 +86,13 @@ def add_to_index(
     def add(writer: IndexWriter) -> Added:
         # All of them are tried, so that whoever has to store something again is told at once.
         places: dict[ObjectId, tuple[Place]] = {}
-        lost = [table.id for table in tables if not (is_there(table.id) and _is_added(writer, table, places))]
+        lost: list[PackId] = []
+        for table in tables:
+            added = _added(writer, table) if is_there(table.id) else None
+            if added is None:
+                lost.append(table.id)
+            else:
+                places |= added
         if lost:
             raise HolesFound(f"{len(lost)} packs are gone, or what they are stored against is", packs=lost)
         missing = missing_objects(commit.items.values(), load, writer.lacking, closed())
@@ -98,13 +104,12 @@ def add_to_index(
     return index.write(add)
 
 
-def _is_added(writer: IndexWriter, table: PackTable, places: dict[ObjectId, tuple[Place]]) -> bool:
-    """Add a pack's places, unless a delta lacks its base or would be too deep by now."""
+def _added(writer: IndexWriter, table: PackTable) -> dict[ObjectId, tuple[Place]] | None:
+    """Add a pack's places and say which; ``None`` if a delta lacks its base or would be too deep by now."""
     try:
-        places |= writer.add_pack(table.id, table.entries)
+        return writer.add_pack(table.id, table.entries)
     except (BasesMissing, Incompatible):
-        return False
-    return True
+        return None
 
 
 def _keep(refs: RefStore, branch: str, commit: CommitId, message: str) -> str:

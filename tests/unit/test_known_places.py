@@ -58,6 +58,12 @@ def chunks_of(by_name: Any) -> set[ObjectId]:
     return {chunk for entry in by_name.values() for chunk in entry.chunks}
 
 
+def find_damage(repo: Repository, saved: Saved) -> None:
+    """Have somebody else read a commit that is damaged, and write that down."""
+    with Repository.open(repo.layout.root, thread_count=1) as other, pytest.raises(Corrupt):
+        read(other, saved.commit)
+
+
 def test_only_new_chunks_are_looked_up_as_long_as_nobody_else_writes(repo: Repository) -> None:
     last = save(repo, STATE).last
     states = {}
@@ -93,8 +99,7 @@ def test_after_another_save_all_is_looked_up_again(repo: Repository) -> None:
 def test_a_copy_that_another_process_found_damaged_is_stored_again(repo: Repository) -> None:
     first = save(repo, STATE)
     damage(repo, chunk_of(repo, first.commit, "a"))
-    with Repository.open(repo.layout.root, thread_count=1) as other, pytest.raises(Corrupt):
-        read(other, first.commit)
+    find_damage(repo, first)
     second = save(repo, STATE, last=first.last)
     assert second.counts.new_raw_bytes == len(STATE["a"].data)
     assert read(repo, first.commit) == read(repo, second.commit) == STATE
@@ -123,12 +128,11 @@ def test_what_changes_in_the_index_during_a_save_is_not_known_after_it(
     first = save(repo, STATE)
     damage(repo, chunk_of(repo, first.commit, "a"))
 
-    def find_damage(*arguments: Any) -> Any:
-        with Repository.open(repo.layout.root, thread_count=1) as other, pytest.raises(Corrupt):
-            read(other, first.commit)
+    def find_it_first(*arguments: Any) -> Any:
+        find_damage(repo, first)
         return add_to_index(*arguments)
 
-    monkeypatch.setattr(saver, "add_to_index", find_damage)
+    monkeypatch.setattr(saver, "add_to_index", find_it_first)
     second = save(repo, STATE, last=first.last)
     monkeypatch.undo()
     third = save(repo, STATE, last=second.last)
